@@ -44,6 +44,11 @@ enum caisson_tag {
 	CAISSON_T_ADDR = 9,        /* struct sockaddr as the caller passed it */
 };
 
+/* A field's own flags. */
+enum caisson_field_flag {
+	CAISSON_FIELD_CUT = 1 << 0, /* this field is shorter than the truth; a cut walk lacks the names next to the root */
+};
+
 struct caisson_rec {
 	unsigned int size;              /* of the whole record, a multiple of 8 */
 	unsigned short kind;

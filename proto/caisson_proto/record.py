@@ -1,0 +1,340 @@
+"""Reader and writer of the one record layout, ``bpf/record.h``.
+
+Three forms of the same records exist:
+
+* in a ring and in a journal each record stands behind the kernel's 8-byte ring header (`strip_ring` removes it);
+* the *canonical* form, in ``witness/events.bin`` of a bundle, is the records alone, one after the other;
+* `Record` is one of them in Python. What came from a box stays bytes.
+
+Reading is strict: a record that breaks the layout raises `RecordError` with the offset of its first byte, and no
+length inside a record is believed beyond `MAX_RECORD`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Final
+
+FIXED: Final = struct.Struct("<IHHQQQQQIIIIIiII16s6Q")
+"""``struct caisson_rec``, 144 bytes."""
+
+FIELD: Final = struct.Struct("<HHI")
+RING_HEADER: Final = struct.Struct("<II")
+
+MAX_RECORD: Final = 1 << 18
+"""No record is longer (argv is cut at 128 KiB); a length beyond it is damage, not data."""
+
+RING_BUSY: Final = 1 << 31
+RING_DISCARD: Final = 1 << 30
+FIELD_CUT: Final = 1
+"""Bit of a field's own flags: this field is shorter than the truth. A cut walk has lost the names next to the root."""
+
+
+class RecordError(ValueError):
+    """The bytes are not records. ``offset`` is where the bad record begins."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"record at byte {offset}: {reason}")
+        self.offset = offset
+        self.reason = reason
+
+
+class Kind(IntEnum):
+    """What happened (``enum caisson_kind``)."""
+
+    FORK = 1
+    EXEC = 2
+    EXIT = 3
+    OPEN = 4
+    CONNECT = 5
+
+
+class Flag(IntFlag):
+    """What must be known about a record's fields (``enum caisson_flag``)."""
+
+    TRUNCATED = 1 << 0
+    TOCTOU = 1 << 1
+    UNRESOLVED = 1 << 2
+    COMPAT32 = 1 << 3
+    IO_URING = 1 << 4
+    UPPER = 1 << 5
+    DELETED = 1 << 6
+    THREAD = 1 << 7
+    NO_ENTRY = 1 << 8
+
+
+class Tag(IntEnum):
+    """The variable fields (``enum caisson_tag``)."""
+
+    GIVEN = 1
+    GIVEN_EXIT = 2
+    RESOLVED = 3
+    WALK = 4
+    ARGV = 5
+    CWD = 6
+    CWD_WALK = 7
+    INTERP = 8
+    ADDR = 9
+
+
+_ALL_FLAGS: Final = sum(Flag)
+_NO_ARGS: Final = (0, 0, 0, 0, 0, 0)
+_NO_FLAGS: Final = Flag(0)
+_SLOT: Final = {
+    Tag.GIVEN: "given",
+    Tag.GIVEN_EXIT: "given_exit",
+    Tag.RESOLVED: "resolved",
+    Tag.WALK: "resolved",
+    Tag.ARGV: "argv",
+    Tag.CWD: "cwd",
+    Tag.CWD_WALK: "cwd",
+    Tag.INTERP: "interp",
+    Tag.ADDR: "addr",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One event of one box. Numbers are unsigned as stored; the named properties give them their meaning.
+
+    ``resolved`` and ``cwd`` begin with ``/`` unless their walk was cut (then the names next to the root are missing)
+    or the object has no path (``pipe:[7]``). ``error`` is 0 or a positive errno.
+    """
+
+    kind: Kind
+    seq: int = 0
+    time_ns: int = 0
+    pid: int = 0
+    tid: int = 0
+    ppid: int = 0
+    start_ns: int = 0
+    parent_start_ns: int = 0
+    cgroup: int = 0
+    uid: int = 0
+    gid: int = 0
+    error: int = 0
+    flags: Flag = _NO_FLAGS
+    comm: bytes = b""
+    args: tuple[int, int, int, int, int, int] = _NO_ARGS
+    given: bytes | None = None
+    given_exit: bytes | None = None
+    resolved: bytes | None = None
+    argv: tuple[bytes, ...] | None = None
+    cwd: bytes | None = None
+    interp: bytes | None = None
+    addr: bytes | None = None
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The process this happened in: pid and start time, which together are never reused within a boot."""
+        return self.pid, self.start_ns
+
+    @property
+    def child(self) -> tuple[int, int]:
+        """Fork: identity of the process that was made."""
+        return self.args[0], self.args[2]
+
+    @property
+    def dirfd(self) -> int:
+        """Open: the directory descriptor as passed (-100 is the working directory)."""
+        return signed(self.args[0])
+
+    @property
+    def open_flags(self) -> int:
+        """Open: O_* flags."""
+        return self.args[1]
+
+
+def signed(value: int) -> int:
+    """An argument word as the signed 32-bit number the caller passed, whether or not it was sign-extended."""
+    value &= 0xFFFF_FFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def decode(buffer: bytes | bytearray | memoryview, *, position: int = 0, offset: int = 0) -> Iterator[Record]:
+    """Records of a whole canonical buffer.
+
+    ``position`` is the number of records and ``offset`` the number of bytes that came before the buffer: the first
+    numbers records that carry no sequence number of their own, the second makes errors point into the whole.
+    """
+    view = memoryview(buffer).cast("B")
+    at = 0
+    while at < len(view):
+        size = _whole(view, at, offset)
+        if size is None:
+            raise RecordError(offset + at, f"ends after {len(view) - at} bytes")
+        position += 1
+        yield _record(view[at : at + size], position, offset + at)
+        at += size
+
+
+def decode_chunks(chunks: Iterable[bytes]) -> Iterator[Record]:
+    """Records of a canonical stream that arrives in pieces of any size; holds one piece and one record at a time."""
+    rest = b""
+    position = offset = 0
+    for chunk in chunks:
+        data = rest + chunk if rest else chunk
+        view = memoryview(data)
+        at = 0
+        while at < len(view):
+            size = _whole(view, at, offset)
+            if size is None:
+                break
+            position += 1
+            yield _record(view[at : at + size], position, offset + at)
+            at += size
+        offset += at
+        rest = bytes(view[at:])
+    if rest:
+        raise RecordError(offset, f"ends after {len(rest)} bytes")
+
+
+def encode(record: Record) -> bytes:
+    """Canonical bytes of one record. Paths are written as RESOLVED and CWD, never as walks."""
+    parts = [b""]
+    count = 0
+    for tag, data, cut in _fields(record):
+        parts.append(FIELD.pack(tag, FIELD_CUT if cut else 0, len(data)))
+        parts.append(data)
+        count += 1
+    size = FIXED.size + sum(map(len, parts))
+    padding = -size % 8
+    size += padding
+    if size > MAX_RECORD:
+        raise ValueError(f"a record of {size} bytes is over the limit of {MAX_RECORD}")
+    if len(record.comm) > 16 or b"\0" in record.comm:
+        raise ValueError(f"comm must be at most 16 bytes without NUL, not {record.comm!r}")
+    parts[0] = FIXED.pack(
+        size, record.kind, count, record.seq, record.time_ns, record.start_ns, record.parent_start_ns, record.cgroup,
+        record.pid, record.tid, record.ppid, record.uid, record.gid, record.error, record.flags, 0, record.comm,
+        *record.args,
+    )  # fmt: skip
+    parts.append(bytes(padding))
+    return b"".join(parts)
+
+
+def strip_ring(buffer: bytes, carry: bytes = b"") -> tuple[bytes, bytes]:
+    """Turns a span of a journal into canonical bytes; returns them and the tail that is not whole yet.
+
+    Pass that tail as ``carry`` with the next span. After the last one it must be empty. Discarded ring entries
+    vanish; an entry still marked busy means that the span was copied before it was committed, and is an error.
+    """
+    data = carry + buffer if carry else buffer
+    view = memoryview(data)
+    parts: list[memoryview] = []
+    at = 0
+    while len(view) - at >= RING_HEADER.size:
+        word, _page = RING_HEADER.unpack_from(view, at)
+        if word & RING_BUSY:
+            raise RecordError(at, "ring entry is not committed")
+        length = word & ~RING_DISCARD
+        if length > MAX_RECORD:
+            raise RecordError(at, f"ring entry of {length} bytes, over the limit of {MAX_RECORD}")
+        end = at + RING_HEADER.size + length + (-length % 8)
+        if end > len(view):
+            break
+        if not word & RING_DISCARD:
+            start = at + RING_HEADER.size
+            size = _whole(view, start, 0) if length >= FIXED.size else None
+            if size is None or size > length:
+                raise RecordError(start, f"record does not fit its ring entry of {length} bytes")
+            parts.append(view[start : start + size])
+        at = end
+    return b"".join(parts), bytes(view[at:])
+
+
+def walk_path(names: bytes, *, cut: bool = False) -> bytes:
+    """Path of a walk field: names from the leaf up, each closed by NUL. The empty walk is the root itself."""
+    if not names:
+        return b"" if cut else b"/"
+    if not names.endswith(b"\0"):
+        raise ValueError("walk does not end with NUL")
+    parts = names[:-1].split(b"\0")
+    if any(not part or b"/" in part for part in parts):
+        raise ValueError("walk holds an empty name or a slash")
+    parts.reverse()
+    path = b"/".join(parts)
+    return path if cut else b"/" + path
+
+
+def _whole(view: memoryview, at: int, offset: int) -> int | None:
+    """Size of the record at ``at``, or None when its end is not in the view."""
+    left = len(view) - at
+    if left < 4:
+        return None
+    size = int.from_bytes(view[at : at + 4], "little")
+    if size < FIXED.size or size > MAX_RECORD or size % 8:
+        raise RecordError(offset + at, f"size {size} is not a multiple of 8 from {FIXED.size} to {MAX_RECORD}")
+    return size if size <= left else None
+
+
+def _record(view: memoryview, position: int, offset: int) -> Record:
+    (
+        _size, kind, nfields, seq, time_ns, start_ns, parent_start_ns, cgroup,
+        pid, tid, ppid, uid, gid, error, flags, reserved, comm, *args,
+    ) = FIXED.unpack_from(view)  # fmt: skip
+    if flags & ~_ALL_FLAGS or reserved or error < 0:
+        raise RecordError(offset, f"flags {flags:#x}, reserved {reserved:#x}, error {error} are not of this layout")
+    values: dict[str, bytes | tuple[bytes, ...]] = {}
+    at = FIXED.size
+    try:
+        kind = Kind(kind)
+        for _ in range(nfields):
+            tag, field_flags, length = FIELD.unpack_from(view, at)
+            at += FIELD.size
+            if length > len(view) - at or field_flags & ~FIELD_CUT:
+                raise ValueError(f"field of {length} bytes with flags {field_flags:#x} does not fit")
+            slot = _SLOT[Tag(tag)]
+            if slot in values:
+                raise ValueError(f"field {slot} twice")
+            values[slot] = _value(tag, bytes(view[at : at + length]), bool(field_flags), flags)
+            at += length
+    except (ValueError, struct.error) as error_:
+        raise RecordError(offset, str(error_)) from None
+    if len(view) - at >= 8 or any(view[at:]):
+        raise RecordError(offset, f"{len(view) - at} bytes after the last field")
+    return Record(
+        kind, seq or position, time_ns, pid, tid, ppid, start_ns, parent_start_ns, cgroup, uid, gid, error,
+        Flag(flags), comm.partition(b"\0")[0], tuple(args), **values,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _value(tag: int, data: bytes, cut: bool, flags: int) -> bytes | tuple[bytes, ...]:
+    if tag == Tag.ADDR:
+        return data
+    if tag == Tag.ARGV:
+        if not data:
+            return ()
+        if data.endswith(b"\0"):
+            data = data[:-1]
+        elif not (cut or flags & Flag.TRUNCATED):
+            raise ValueError("argv does not end with NUL")
+        return tuple(data.split(b"\0"))
+    if tag in (Tag.WALK, Tag.CWD_WALK):
+        return walk_path(data, cut=cut)
+    if b"\0" in data:
+        raise ValueError(f"NUL inside field {Tag(tag).name}")
+    return data
+
+
+def _fields(record: Record) -> Iterator[tuple[Tag, bytes, bool]]:
+    for tag, data in (
+        (Tag.GIVEN, record.given),
+        (Tag.GIVEN_EXIT, record.given_exit),
+        (Tag.RESOLVED, record.resolved),
+        (Tag.CWD, record.cwd),
+        (Tag.INTERP, record.interp),
+    ):
+        if data is not None:
+            if b"\0" in data:
+                raise ValueError(f"NUL inside field {tag.name}")
+            yield tag, data, False
+    if record.argv is not None:
+        if any(b"\0" in argument for argument in record.argv):
+            raise ValueError("NUL inside an argument")
+        yield Tag.ARGV, b"".join(argument + b"\0" for argument in record.argv), False
+    if record.addr is not None:
+        yield Tag.ADDR, record.addr, False
