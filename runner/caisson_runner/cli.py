@@ -1,0 +1,235 @@
+"""`caisson-run`: the command people, CI and other harnesses call. Thin: every body imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+EXIT_CODES = """\b
+Exit codes:
+  0    done; for `run`: the verdict is pass
+  1    the verdict is fail, or a suite's results differ from what it expects
+  2    bad input: a missing task, a malformed suite, an unknown behaviour, a wrong option
+  3    infra: our side or the host failed, so there is no verdict
+  4    void: it would pass, but a disqualifying finding stands
+  130  interrupted (143 by SIGTERM); nothing is left running"""
+
+witness_option = click.option(
+    "--witness",
+    type=click.Choice(["auto", "ebpf", "strace", "none"]),
+    default="auto",
+    show_default=True,
+    help="What watches the box. auto takes the best one here and says which and why.",
+)
+base_option = click.option(
+    "--base",
+    "bases",
+    multiple=True,
+    metavar="IMAGE=PATH",
+    help="What stands in for an image named in FROM: a root filesystem tar, or `host`. Repeatable.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, for machines.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@click.version_option(package_name="caisson", prog_name="caisson-run")
+def cli() -> None:
+    """Run AI agents in clean forked boxes, watch them from the kernel, grade them from outside.
+
+    \b
+    caisson-run suite article
+    caisson-run run -p scenarios/tasks/add-mul -a cheat-conftest
+    caisson-run run -p my-task --agent-dir ./agent -- python3 /agent/solve.py
+    caisson-run bundle show caisson-out/…/runs/E1-cheat-conftest
+    """
+
+
+@cli.command(epilog=EXIT_CODES)
+@click.option("-p", "--path", "task", required=True, metavar="TASK", help="A Harbor task directory, or a name of ours.")
+@click.option("-a", "--agent", metavar="NAME", help="oracle, nop, or a behaviour's id.")
+@click.option(
+    "--agent-dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A folder to see read-only at /agent in the box.",
+)
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="The bundle's folder. It must not exist yet.")
+@click.option("--seed", type=int, help="Seed of the held-out inputs; without it one is drawn and recorded.")
+@witness_option
+@base_option
+@json_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def run(
+    task: str,
+    agent: str | None,
+    agent_dir: Path | None,
+    out: Path | None,
+    seed: int | None,
+    witness: str,
+    bases: Sequence[str],
+    as_json: bool,
+    command: Sequence[str],
+) -> None:
+    """Run one agent on one task, grade it and keep the evidence.
+
+    The agent is -a NAME, or any COMMAND after `--`, started in the box with the task's working directory.
+
+    \b
+    caisson-run run -p add-mul -a oracle
+    caisson-run run -p add-mul -a hardcode-visible --seed 7 --json
+    caisson-run run -p add-mul -- sh -c 'sed -i "s/a - b/a + b/" impl.py'
+    """
+    from caisson_runner.commands import run_command
+
+    sys.exit(run_command(task, agent, command, agent_dir, out, seed, witness, bases, as_json))
+
+
+@cli.command(epilog=EXIT_CODES)
+@click.argument("name", metavar="SUITE")
+@click.option("-n", "--parallel", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs at once.")
+@click.option("-k", "--attempts", type=click.IntRange(1, 1000), default=1, show_default=True, help="Times each run is made.")
+@click.option("-i", "--include", multiple=True, metavar="GLOB", help="Only runs whose id matches. Repeatable.")
+@click.option("-x", "--exclude", multiple=True, metavar="GLOB", help="Not the runs whose id matches. Repeatable.")
+@click.option("-l", "--limit", type=click.IntRange(min=1), help="At most so many runs.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Where plan, bundles and results go.")
+@click.option("--resume", is_flag=True, help="Go on with the suite in --out (or the newest one): whole runs are kept.")
+@witness_option
+@base_option
+@json_option
+def suite(
+    name: str,
+    parallel: int,
+    attempts: int,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    limit: int | None,
+    out: Path | None,
+    resume: bool,
+    witness: str,
+    bases: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Run a suite: a name of ours (article, real) or a suite's TOML file, and print its tables.
+
+    \b
+    caisson-run suite article -n 2
+    caisson-run suite article -i 'E2-*' --witness strace
+    caisson-run suite my-suite.toml -o out --resume
+    """
+    from caisson_runner.commands import suite_command
+
+    sys.exit(
+        suite_command(name, parallel, attempts, include, exclude, limit, out, resume, witness, bases, as_json)
+    )
+
+
+@cli.group()
+def bundle() -> None:
+    """Look into evidence bundles."""
+
+
+@bundle.command("show")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--all", "everything", is_flag=True, help="Also what is usually noise: library look-ups, caches.")
+@json_option
+def bundle_show(path: Path, everything: bool, as_json: bool) -> None:
+    """Print what the agent did: processes, files written, tests touched, connects tried, the verdict.
+
+    \b
+    caisson-run bundle show caisson-out/latest/runs/E1-cheat-conftest
+    """
+    from caisson_runner.commands import bundle_show_command
+
+    sys.exit(bundle_show_command(path, everything, as_json))
+
+
+@bundle.command("verify")
+@click.argument("path", type=click.Path(path_type=Path))
+def bundle_verify(path: Path) -> None:
+    """Check every file of a bundle against its manifest; name the first that differs."""
+    from caisson_runner.commands import bundle_verify_command
+
+    sys.exit(bundle_verify_command(path))
+
+
+@cli.group()
+def snapshot() -> None:
+    """Make, list and remove the immutable states that boxes are forked from."""
+
+
+@snapshot.command("create")
+@click.option("-p", "--path", "task", metavar="TASK", help="A task directory: its environment becomes the snapshot.")
+@click.option("--rootfs", type=click.Path(path_type=Path), help="A root filesystem tar (docker export, mmdebstrap).")
+@click.option("--label", default="", help="A name to find it by.")
+@base_option
+@json_option
+def snapshot_create(task: str | None, rootfs: Path | None, label: str, bases: Sequence[str], as_json: bool) -> None:
+    """Make a snapshot from a task's environment or from a root filesystem tar; print its id.
+
+    \b
+    caisson-run snapshot create -p scenarios/tasks/add-mul
+    caisson-run snapshot create --rootfs ubuntu.tar --label ubuntu
+    """
+    from caisson_runner.commands import snapshot_create_command
+
+    sys.exit(snapshot_create_command(task, rootfs, label, bases, as_json))
+
+
+@snapshot.command("list")
+@json_option
+def snapshot_list(as_json: bool) -> None:
+    """List the snapshots kept here, with their sizes."""
+    from caisson_runner.commands import snapshot_list_command
+
+    sys.exit(snapshot_list_command(as_json))
+
+
+@snapshot.command("prune")
+@click.argument("ids", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every snapshot that no running box uses.")
+@json_option
+def snapshot_prune(ids: Sequence[str], everything: bool, as_json: bool) -> None:
+    """Remove snapshots by id, or all; say how much room that made.
+
+    \b
+    caisson-run snapshot prune 3f2a9c
+    caisson-run snapshot prune --all
+    """
+    from caisson_runner.commands import snapshot_prune_command
+
+    sys.exit(snapshot_prune_command(ids, everything, as_json))
+
+
+@cli.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Say what this host offers, what is missing, what that costs and how to mend it."""
+    from caisson_runner.commands import doctor_command
+
+    sys.exit(doctor_command(as_json))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: errors of ours become one line on stderr and their documented exit code."""
+    from caisson_runner.errors import CaissonError
+    from caisson_runner.report.text import one_line
+
+    try:
+        cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    except CaissonError as error:
+        print(f"caisson-run: {one_line(str(error))}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
