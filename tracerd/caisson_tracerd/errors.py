@@ -1,0 +1,43 @@
+"""What can go wrong in tracerd. Each message is one line: what happened, to what, what to do next."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from caisson_runner.errors import CaissonError
+
+
+class TracerdError(CaissonError):
+    """Root of this part's family; our side or the host is at fault."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class CgroupError(TracerdError):
+    """A cgroup could not be made, changed or removed."""
+
+
+class BpfError(TracerdError):
+    """The kernel refused a map, program or pin."""
+
+
+class LoadError(TracerdError):
+    """The programs could not be compiled, loaded or pinned."""
+
+
+class PinsError(TracerdError):
+    """The pins are missing, damaged or of another version."""
+
+
+class SelfTestError(TracerdError):
+    """The kernel's record of a known child is not what the child did."""
+
+
+class BoxError(TracerdError):
+    """A box does not exist, exists already, or is in the wrong state."""
+
+
+class UsageError(TracerdError):
+    """The caller asked for something that cannot be."""
+
+    exit_code: ClassVar[int] = 2
