@@ -1,0 +1,171 @@
+"""Suites: which behaviours run on which task how often, and how their results are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from caisson_runner.tasks.agent import AgentPlan, plan_agent
+from caisson_runner.tasks.errors import SuiteMalformed, TaskNotFound
+from caisson_runner.tasks.search import scenarios_root
+from caisson_runner.tasks.table import Table, near
+from caisson_runner.tasks.task import Task, load_task
+
+SCHEMA = "caisson.suite/v1"
+KINDS = ("determinism", "trusting_vs_truth", "held_out", "lie_rate", "contamination", "matrix")
+MAX_RUNS = 100_000
+
+# What an experiment's optional [expected] may hold. Runs are compared with it; nothing is printed from it.
+METRICS = (
+    "runs",
+    "trusting_pass",
+    "ground_truth_pass",
+    "held_out_pass",
+    "true_pass",
+    "void",
+    "lies",
+    "cheats",
+    "cheats_trusting_pass",
+    "cheats_true_pass",
+    "distinct_digests",
+    "shared_spurious",
+    "isolated_spurious",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One agent, `repeat` times in a row, at this place of the experiment's order."""
+
+    agent: str
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One table of a suite's report. `tasks` has one entry except in a matrix."""
+
+    id: str
+    title: str
+    kind: str
+    tasks: tuple[str, ...]
+    slots: tuple[Slot, ...]
+    expected: Mapping[str, int]
+
+    def agents(self) -> tuple[str, ...]:
+        """The agents in order, repeats written out."""
+        return tuple(slot.agent for slot in self.slots for _ in range(slot.repeat))
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A loaded suite. Task and behaviour names are resolved against its roots."""
+
+    path: Path
+    name: str
+    title: str
+    experiments: tuple[Experiment, ...]
+    made_by: Path | None
+    task_roots: tuple[Path, ...]
+    behaviour_roots: tuple[Path, ...]
+
+    def task(self, name: str) -> Task:
+        try:
+            return load_task(name, self.task_roots)
+        except TaskNotFound as missing:
+            if self.made_by is None:
+                raise
+            raise TaskNotFound(f"{missing}; this suite's tasks are made by {self.made_by}, run it first") from None
+
+    def plan(self, agent: str, task: Task) -> AgentPlan:
+        """The agent for one run; `{task}` in a matrix's agent names stands for the task's id."""
+        return plan_agent(agent.replace("{task}", task.id), task, self.behaviour_roots)
+
+    def check(self) -> None:
+        """Load every task and every agent once, so that a mistake shows before the first run."""
+        for experiment in self.experiments:
+            for name in experiment.tasks:
+                task = self.task(name)
+                for slot in experiment.slots:
+                    self.plan(slot.agent, task)
+
+
+def find_suite(name: str | Path) -> Path:
+    """A suite given as a file or by its name among those that come with Caisson."""
+    direct = Path(name)
+    if direct.is_file():
+        return direct.resolve()
+    place = scenarios_root() / "suites"
+    if direct.suffix == "" and len(direct.parts) == 1 and (place / f"{name}.toml").is_file():
+        return (place / f"{name}.toml").resolve()
+    known = sorted(file.stem for file in place.glob("*.toml"))
+    raise SuiteMalformed(str(name), "", f"no such suite; known are {', '.join(known)}{near(str(name), known)}")
+
+
+def _slots(table: Table) -> tuple[Slot, ...]:
+    slots = []
+    for entry in table.tables("runs"):
+        repeat = entry.integer("repeat", 1, least=1)
+        assert repeat is not None
+        if repeat > MAX_RUNS:
+            raise entry.wrong("repeat", f"must be {MAX_RUNS} or fewer, is {repeat}")
+        slots.append(Slot(entry.need_text("agent"), repeat))
+        entry.finish()
+    if not slots:
+        raise table.wrong("runs", "an experiment needs at least one [[experiments.runs]] with an agent")
+    return tuple(slots)
+
+
+def _experiment(table: Table, default_tasks: tuple[str, ...]) -> Experiment:
+    kind = table.choice("kind", KINDS)
+    if kind is None:
+        raise table.wrong("kind", f"is required, one of {', '.join(KINDS)}")
+    tasks = table.texts("tasks", default_tasks)
+    if not tasks:
+        raise table.wrong("tasks", "no task here and none at the top of the suite")
+    if kind != "matrix" and len(tasks) != 1:
+        raise table.wrong("tasks", f"only a matrix takes several tasks, not {kind}")
+    expected: dict[str, int] = {}
+    if (wanted := table.table("expected")) is not None:
+        for metric in METRICS:
+            value = wanted.integer(metric)
+            if value is not None:
+                expected[metric] = value
+        wanted.finish()
+    identity = table.need_text("id")
+    experiment = Experiment(identity, table.text("title") or identity, kind, tasks, _slots(table), expected)
+    table.finish()
+    return experiment
+
+
+def load_suite(name: str | Path, made: Path | None = None) -> Suite:
+    """Load a suite by file or name. `made` is where tasks made at set-up lie. Raises SuiteMalformed."""
+    path = find_suite(name)
+    root = Table.read(path, SuiteMalformed)
+    if (schema := root.need_text("schema")) != SCHEMA:
+        raise root.wrong("schema", f"must be {SCHEMA!r}, is {schema!r}")
+    suite_name, title = root.need_text("name"), root.text("title")
+    default_tasks = root.texts("tasks")
+    experiments = tuple(_experiment(table, default_tasks) for table in root.tables("experiments"))
+    if not experiments:
+        raise root.wrong("experiments", "a suite needs at least one experiment")
+    identities = [experiment.id for experiment in experiments]
+    if len(set(identities)) != len(identities):
+        raise root.wrong("experiments", "two experiments have the same id")
+    made_by = None
+    if (script := root.text("made_by")) is not None:
+        made_by = (path.parent / script).resolve()
+        if not made_by.is_file():
+            raise root.wrong("made_by", f"no file {script!r} beside the suite")
+    root.finish()
+    places = (path.parent, path.parent.parent, *([made] if made is not None else []))
+    return Suite(
+        path=path,
+        name=suite_name,
+        title=title or suite_name,
+        experiments=experiments,
+        made_by=made_by,
+        task_roots=tuple(place / "tasks" for place in places),
+        behaviour_roots=tuple(place / "behaviours" for place in places),
+    )
