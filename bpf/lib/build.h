@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Building one record in the CPU's scratch and sending it to the box's ring. Raw tracepoint programs run with
+ * preemption off and the programs here never nest, so a CPU's scratch has one user at a time.
+ */
+#pragma once
+
+struct build {
+	struct box *box;
+	struct scratch *scratch;
+	u64 box_id;
+	u32 kind;
+};
+
+#define REC(b) ((struct caisson_rec *)(b)->scratch->data)
+
+/* The box this task is in, by the ancestor at the level of boxes: a child cgroup made inside is still the box. */
+INLINE struct box *current_box(u64 *id)
+{
+	*id = bpf_get_current_ancestor_cgroup_id(CAISSON_BOX_LEVEL);
+	return boxes.lookup(id);
+}
+
+INLINE u8 *at(struct build *b, u32 off)
+{
+	OPAQUE(off);
+	return &b->scratch->data[off & (BODY - 1)];
+}
+
+/* Who it is: ids, process identity, parent identity, owner, name. */
+INLINE void fill_task(struct build *b, struct task_struct *task)
+{
+	struct caisson_rec *rec = REC(b);
+	struct task_struct *leader = 0, *parent = 0;
+	u64 ids = bpf_get_current_pid_tgid(), owner = bpf_get_current_uid_gid();
+
+	rec->time_ns = bpf_ktime_get_boot_ns();
+	rec->cgroup = bpf_get_current_cgroup_id();
+	rec->pid = ids >> 32;
+	rec->tid = ids;
+	rec->uid = owner;
+	rec->gid = owner >> 32;
+	rec->reserved = 0;
+	b->scratch->partial |= READ(leader, task->group_leader);
+	b->scratch->partial |= READ(rec->start_ns, leader->start_boottime);
+	b->scratch->partial |= READ(parent, task->real_parent);
+	b->scratch->partial |= READ(rec->ppid, parent->tgid);
+	b->scratch->partial |= READ(leader, parent->group_leader);
+	b->scratch->partial |= READ(rec->parent_start_ns, leader->start_boottime);
+	bpf_get_current_comm(rec->comm, sizeof(rec->comm));
+}
+
+/* Counts the event as seen and starts its record. 0: it cannot be made, and is counted so. */
+INLINE int begin(struct build *b, struct box *box, u64 box_id, u32 kind, int error)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	struct caisson_rec *rec;
+
+	b->box = box;
+	b->box_id = box_id;
+	b->kind = kind & (CAISSON_KIND_MAX - 1);
+	__sync_fetch_and_add(&box->count[b->kind].seen, 1);
+	b->scratch = scratches.lookup(&cpu);
+	if (!b->scratch) {
+		__sync_fetch_and_add(&box->count[b->kind].unreadable, 1);
+		return 0;
+	}
+	b->scratch->off = sizeof(struct caisson_rec);
+	b->scratch->nfields = 0;
+	b->scratch->flags = 0;
+	b->scratch->partial = 0;
+	rec = REC(b);
+	rec->kind = kind;
+	rec->error = error;
+	rec->seq = __sync_fetch_and_add(&box->seq, 1) + 1;
+	__builtin_memset(rec->arg, 0, sizeof(rec->arg));
+	fill_task(b, (struct task_struct *)bpf_get_current_task());
+	return 1;
+}
+
+/* Writes a field's head at b->scratch->off; its bytes stand behind it already. */
+INLINE void close_field(struct build *b, u32 tag, u32 length, int cut)
+{
+	*(u64 *)at(b, b->scratch->off) = (u64)length << 32 | (cut ? 1u << 16 : 0) | tag;
+	b->scratch->off += 8 + length;
+	b->scratch->nfields += 1;
+	if (cut)
+		b->scratch->flags |= CAISSON_F_TRUNCATED;
+}
+
+/* A user string as a field, without its NUL. Returns its length with NUL, or 0 when it could not be read. */
+INLINE u32 add_user_string(struct build *b, u32 tag, const void *from)
+{
+	long n = bpf_probe_read_user_str(at(b, b->scratch->off + 8), PATH_READ, from);
+
+	if (n <= 0 || n > PATH_READ) {
+		b->scratch->partial = 1;
+		return 0;
+	}
+	close_field(b, tag, n - 1, n == PATH_READ);
+	return n;
+}
+
+INLINE void add_kernel_string(struct build *b, u32 tag, const void *from, u32 bound)
+{
+	long n = bpf_probe_read_kernel_str(at(b, b->scratch->off + 8), bound, from);
+
+	if (n <= 0 || n > bound) {
+		b->scratch->partial = 1;
+		return;
+	}
+	close_field(b, tag, n - 1, n == bound);
+}
+
+/*
+ * The kernel wakes the daemon with the first record after it has caught up, and the daemon then waits a little so that
+ * one wake-up serves many records. Past half of the ring every record wakes it, so that it stops waiting.
+ */
+INLINE u64 ring_wakeup(void *ring)
+{
+	u64 used = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA), all = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
+
+	return used > all / 2 ? BPF_RB_FORCE_WAKEUP : 0;
+}
+
+/* Pads, counts and sends. */
+INLINE void finish(struct build *b)
+{
+	struct class_count *count = &b->box->count[b->kind];
+	struct caisson_rec *rec = REC(b);
+	u64 size = b->scratch->off; /* 64 bits wide, so that the compared register is the used one */
+	void *ring;
+
+	OPAQUE(size);
+	if (size > BODY + ARGV_MAX)
+		size = BODY + ARGV_MAX;
+	*(u64 *)&b->scratch->data[size] = 0;
+	size = (size + 7) & ~7ull;
+	rec->size = size;
+	rec->nfields = b->scratch->nfields;
+	rec->flags = b->scratch->flags;
+	ring = rings.lookup(&b->box_id);
+	if (!ring)
+		__sync_fetch_and_add(&count->dropped_map, 1);
+	else if (bpf_ringbuf_output(ring, rec, size, ring_wakeup(ring)))
+		__sync_fetch_and_add(&count->dropped_ring, 1);
+	else {
+		__sync_fetch_and_add(&count->delivered, 1);
+		if (b->scratch->partial)
+			__sync_fetch_and_add(&count->partial, 1);
+	}
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * From a (mount, dentry) pair to names, by hand: d_path is not to be had in these programs. The walk goes from the leaf
+ * up, crosses mounts, and ends at the task's root. It takes no lock, so a rename meanwhile can tear it; therefore dev
+ * and ino are always recorded beside it.
+ */
+#pragma once
+
+struct place {
+	struct vfsmount *mnt;
+	struct dentry *dentry;
+};
+
+INLINE u32 read_place(struct place *place, const struct path *path)
+{
+	return READ(place->mnt, path->mnt) | READ(place->dentry, path->dentry);
+}
+
+enum { WALK_DONE, WALK_CUT, WALK_ELSEWHERE };
+
+/*
+ * Adds the walk as a field. Flags: TRUNCATED when too long or too deep, UNRESOLVED when it ends anywhere but at the
+ * task's root (the object lies outside of it, or has no name at all).
+ */
+INLINE void add_walk(struct build *b, u32 tag, struct place from, struct task_struct *task)
+{
+	struct scratch *s = b->scratch;
+	struct place here = from, root = {};
+	struct fs_struct *fs = 0;
+
+	s->partial |= READ(fs, task->fs);
+	s->partial |= read_place(&root, &fs->root);
+	s->length = 0;
+	s->end = WALK_CUT;
+#pragma clang loop unroll(disable)
+	for (int step = 0; step < WALK_STEPS; step++) {
+		struct dentry *top = 0, *up = 0;
+		const void *name = 0;
+		u64 length;
+		long n;
+
+		if (here.dentry == root.dentry && here.mnt == root.mnt) {
+			s->end = WALK_DONE;
+			break;
+		}
+		READ(top, here.mnt->mnt_root);
+		if (here.dentry == top) {
+			struct mount *mount = (void *)here.mnt - offsetof(struct mount, mnt), *parent = 0;
+
+			READ(parent, mount->mnt_parent);
+			if (!parent || parent == mount) {
+				s->end = WALK_ELSEWHERE; /* the root of another tree */
+				break;
+			}
+			READ(here.dentry, mount->mnt_mountpoint);
+			here.mnt = (void *)parent + offsetof(struct mount, mnt);
+			continue;
+		}
+		length = s->length;
+		if (length > PATH_BYTES - NAME_READ)
+			break;
+		s->partial |= READ(up, here.dentry->d_parent);
+		s->partial |= READ(name, here.dentry->d_name.name);
+		n = bpf_probe_read_kernel_str(at(b, s->off + 8 + length), NAME_READ, name);
+		if (n > 1) /* a nameless one (pipe, socket) adds nothing */
+			s->length = length + n;
+		if (up == here.dentry) {
+			s->end = WALK_ELSEWHERE; /* never had a place in a tree: memfd, pipe, socket */
+			break;
+		}
+		here.dentry = up;
+	}
+	if (s->end == WALK_ELSEWHERE)
+		s->flags |= CAISSON_F_UNRESOLVED;
+	close_field(b, tag, s->length, s->end == WALK_CUT);
+}
+
+/* What the file is. */
+struct object {
+	u64 dev, ino, nlink;
+	u32 mode;
+};
+
+#define OVERLAY_MAGIC 0x794c7630
+
+/* Reads identity and sets DELETED and UPPER. */
+INLINE void read_object(struct build *b, struct object *object, struct inode *inode, struct dentry *dentry)
+{
+	struct super_block *super = 0;
+	struct hlist_bl_node **hashed = 0;
+	struct dentry *parent = 0;
+	unsigned long magic = 0;
+	umode_t mode = 0;
+	u32 dev = 0, nlink = 0;
+
+	b->scratch->partial |= READ(super, inode->i_sb);
+	b->scratch->partial |= READ(dev, super->s_dev);
+	b->scratch->partial |= READ(object->ino, inode->i_ino);
+	READ(nlink, inode->i_nlink);
+	READ(mode, inode->i_mode);
+	object->dev = user_dev(dev);
+	object->nlink = nlink;
+	object->mode = mode;
+	READ(hashed, dentry->d_hash.pprev);
+	READ(parent, dentry->d_parent);
+	if (!nlink || (!hashed && parent != dentry))
+		b->scratch->flags |= CAISSON_F_DELETED;
+#ifdef CAISSON_OVERLAY
+	READ(magic, super->s_magic);
+	if (magic == OVERLAY_MAGIC) {
+		struct ovl_inode *ovl = (void *)inode - offsetof(struct ovl_inode, vfs_inode);
+		struct dentry *upper = 0;
+
+		READ(upper, ovl->__upperdentry);
+		if (upper)
+			b->scratch->flags |= CAISSON_F_UPPER;
+	}
+#endif
+}
+
+/* The open file behind a descriptor of the current task, or 0. */
+INLINE struct file *file_of(u32 fd)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	struct files_struct *files = 0;
+	struct fdtable *table = 0;
+	struct file **all = 0, *file = 0;
+	u32 max = 0;
+
+	READ(files, task->files);
+	READ(table, files->fdt);
+	READ(max, table->max_fds);
+	if (fd >= max)
+		return 0;
+	READ(all, table->fd);
+	READ(file, all[fd]);
+	return file;
+}

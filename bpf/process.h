@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* fork and exit: the family tree, told by the scheduler and not by parent numbers. */
+#pragma once
+
+/* TP_PROTO(struct task_struct *parent, struct task_struct *child); runs in the parent */
+RAW_TRACEPOINT_PROBE(sched_process_fork)
+{
+	struct task_struct *child = (struct task_struct *)ctx->args[1];
+	u64 box_id, start = 0;
+	struct box *box = current_box(&box_id);
+	struct build build, *b = &build;
+	struct small_call *call;
+	struct caisson_rec *rec;
+	u32 tid = bpf_get_current_pid_tgid();
+	pid_t pid = 0, thread = 0;
+
+	if (!box || !begin(b, box, box_id, CAISSON_FORK, 0))
+		return 0;
+	rec = REC(b);
+	b->scratch->partial |= READ(pid, child->tgid);
+	b->scratch->partial |= READ(thread, child->pid);
+	b->scratch->partial |= READ(start, child->start_boottime);
+	rec->arg[0] = pid;
+	rec->arg[1] = thread;
+	rec->arg[2] = start;
+	call = small_calls.lookup(&tid);
+	if (call)
+		rec->arg[3] = call->head.arg[0];
+	if (pid != thread)
+		b->scratch->flags |= CAISSON_F_THREAD;
+	finish(b);
+	return 0;
+}
+
+/* TP_PROTO(struct task_struct *p[, bool group_dead]) */
+RAW_TRACEPOINT_PROBE(sched_process_exit)
+{
+	struct task_struct *task = (struct task_struct *)ctx->args[0];
+	u64 box_id;
+	struct box *box = current_box(&box_id);
+	struct build build, *b = &build;
+	struct caisson_rec *rec;
+	u32 tid = bpf_get_current_pid_tgid();
+	int code = 0, last;
+
+	if (!box)
+		return 0;
+	small_calls.delete(&tid);
+	large_calls.delete(&tid);
+	if (!begin(b, box, box_id, CAISSON_EXIT, 0))
+		return 0;
+#ifdef CAISSON_EXIT_GROUP_DEAD
+	last = ctx->args[1] & 1;
+#else
+	/* Before 6.16 the tracepoint does not say; two threads that end at once may then both be called the last. */
+	struct signal_struct *signal = 0;
+	int live = 0;
+
+	READ(signal, task->signal);
+	READ(live, signal->live.counter);
+	last = live == 0;
+#endif
+	rec = REC(b);
+	b->scratch->partial |= READ(code, task->exit_code);
+	rec->arg[0] = code >> 8 & 0xff;
+	rec->arg[1] = code & 0x7f;
+	rec->arg[2] = code >> 7 & 1;
+	if (!last)
+		b->scratch->flags |= CAISSON_F_THREAD;
+	finish(b);
+	return 0;
+}

@@ -1,0 +1,222 @@
+#!/usr/bin/python3
+"""The one-shot loader: compile, load, attach, pin, write the manifest, exit.
+
+Runs on the distribution's own Python, because bcc comes from the distribution; standard library and bcc only, and
+nothing of this package is imported. The daemon starts it as a child and never holds bcc itself.
+
+No kernel headers are used: with headers of another version bcc compiles, loads and silently reads garbage. A small
+source tree is made from the kernel's own BTF instead, so the types are the running kernel's.
+
+Exit codes: 0 done; 3 refused, with one line on standard error.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BTF = Path("/sys/kernel/btf/vmlinux")
+API = 1
+HOOKS = ("sys_enter", "sys_exit", "sched_process_fork", "sched_process_exec", "sched_process_exit")
+PINNED_MAPS = ("boxes", "rings")
+
+KCONFIG = """#pragma once
+#define CONFIG_BPF_SYSCALL 1
+#define PAGE_SIZE 4096
+#define __always_inline inline __attribute__((always_inline))
+#define _UAPI__LINUX_BPF_H__
+#define __LINUX_BPF_H__
+#include <vmlinux.h>
+#ifndef offsetof
+#define offsetof(type, member) __builtin_offsetof(type, member)
+#endif
+"""
+VERSION = """#pragma once
+#define KERNEL_VERSION(a,b,c) (((a) << 16) + ((b) << 8) + (c))
+#define LINUX_VERSION_CODE KERNEL_VERSION(5,10,0)
+"""
+EMPTY = (
+    "include/linux/log2.h",
+    "include/asm/page.h",
+    "include/uapi/linux/if_packet.h",
+    "include/uapi/linux/if_ether.h",
+    "include/uapi/linux/ptrace.h",
+    "include/uapi/linux/bpf.h",
+    "include/linux/bpf.h",
+    "include/linux/types.h",
+    "include/linux/bpf_common.h",
+)
+FOLDERS = ("include/generated/uapi", "arch/x86/include/generated", "arch/x86/include/uapi")
+TYPES_HEAD = '#define BPF_NO_PRESERVE_ACCESS_INDEX\n#pragma clang diagnostic ignored "-Wvisibility"\n'
+
+
+class Refused(Exception):
+    """One line for a person."""
+
+
+def kernel_types() -> str:
+    """The running kernel's types as C."""
+    if not BTF.exists():
+        raise Refused(f"this kernel has no BTF at {BTF}; it needs CONFIG_DEBUG_INFO_BTF")
+    tool = shutil.which("bpftool", path="/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin")
+    if tool is None:
+        raise Refused("bpftool is missing; install the package bpftool")
+    dump = subprocess.run([tool, "btf", "dump", "file", str(BTF), "format", "c"], capture_output=True, text=True)
+    if dump.returncode:
+        raise Refused(f"bpftool could not read {BTF}: {dump.stderr.strip().splitlines()[:1]}")
+    return dump.stdout
+
+
+def write_source_tree(root: Path, types: str) -> None:
+    """The smallest kernel source tree bcc accepts."""
+    files = {
+        "include/vmlinux.h": TYPES_HEAD + types,
+        "include/linux/kconfig.h": KCONFIG,
+        "include/linux/version.h": VERSION,
+    }
+    files.update({name: "#pragma once\n" for name in EMPTY})
+    for folder in FOLDERS:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def source_files(folder: Path) -> list:
+    """Every source, in a fixed order."""
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".c", ".h"))
+
+
+def source_digest(folder: Path) -> dict:
+    """sha256 of each source by name."""
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in source_files(folder)}
+
+
+def flatten(path: Path, seen: set) -> str:
+    """One text of a source and what it includes: bcc rewrites map accesses only in its main file."""
+    text = [f'#line 1 "{path.name}"']
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        found = re.match(r'\s*#include "([^"]+)"', line)
+        if found:
+            target = (path.parent / found.group(1)).resolve()
+            if target not in seen:
+                seen.add(target)
+                text += [flatten(target, seen), f'#line {number + 1} "{path.name}"']
+        elif line.strip() != "#pragma once":
+            text.append(line)
+        else:
+            text.append("")
+    return "\n".join(text)
+
+
+def definitions(types: str, level: int) -> dict:
+    """What the sources must know about this kernel, found in its types."""
+    found = {
+        "CAISSON_X86_64": os.uname().machine == "x86_64",
+        "CAISSON_OVERLAY": re.search(r"^struct ovl_inode \{", types, re.M) is not None,
+        "CAISSON_EXIT_GROUP_DEAD": re.search(
+            r"btf_trace_sched_process_exit\)\(void \*, struct task_struct \*, bool\)", types
+        )
+        is not None,
+    }
+    values = {name: 1 for name, yes in found.items() if yes}
+    possible = Path("/sys/devices/system/cpu/possible").read_text().strip()
+    values["CAISSON_CPUS"] = int(re.split("[-,]", possible)[-1]) + 1
+    values["CAISSON_BOX_LEVEL"] = level
+    return values
+
+
+def load(sources: Path, pins: Path, level: int) -> dict:
+    """Compile, load, attach and pin everything; returns the manifest."""
+    started = time.monotonic()
+    types = kernel_types()
+    text = flatten(sources / "witness.c", set())
+    defines = definitions(types, level)
+    with tempfile.TemporaryDirectory(prefix="caisson-types-") as root:
+        write_source_tree(Path(root), types)
+        os.environ["BCC_KERNEL_SOURCE"] = root
+        try:
+            from bcc import BPF
+            from bcc import __version__ as bcc_version
+            from bcc.libbcc import lib
+        except ImportError as problem:
+            raise Refused(f"bcc is missing ({problem}); install the package python3-bpfcc") from None
+        flags = [f"-D{name}={value}" for name, value in defines.items()] + ["-Wno-unused-function", "-Wno-address-of-packed-member"]
+        try:
+            programs = BPF(text=text, cflags=flags)
+        except Exception as problem:
+            raise Refused(f"the kernel or bcc refused the programs: {problem}") from problem
+    names = {f"raw_tracepoint__{hook}": hook for hook in HOOKS}
+    digests = {hook: hashlib.sha256(programs.dump_func(name)).hexdigest() for name, hook in names.items()}
+    sizes = {hook: len(programs.dump_func(name)) // 8 for name, hook in names.items()}
+    pin(lib, programs, pins)
+    return {
+        "api": API,
+        "tier": "tracepoint",
+        "hooks": list(HOOKS),
+        "sources": source_digest(sources),
+        "bytecode_sha256": digests,
+        "instructions": sizes,
+        "kernel": os.uname().release,
+        "machine": os.uname().machine,
+        "btf_sha256": hashlib.sha256(BTF.read_bytes()).hexdigest(),
+        "bcc": bcc_version,
+        "definitions": defines,
+        "maps": {name: {"entries": programs[name.encode()].max_entries} for name in PINNED_MAPS},
+        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "pins": str(pins),
+        "load_seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def pin(lib, programs, pins: Path) -> None:
+    """All or nothing: links and maps under one folder."""
+    (pins / "boxes_rings").mkdir(parents=True, mode=0o700)
+    wanted = {f"map_{name}": programs[name.encode()].map_fd for name in PINNED_MAPS}
+    wanted.update({f"link_{hook}": programs.raw_tracepoint_fds[hook.encode()] for hook in HOOKS})
+    for name, descriptor in wanted.items():
+        if lib.bpf_obj_pin(descriptor, str(pins / name).encode()) != 0:
+            remove_pins(pins)
+            raise Refused(f"{pins / name} could not be pinned; is a BPF file system mounted there?")
+
+
+def remove_pins(pins: Path) -> None:
+    """Unpin everything below; the kernel detaches what nobody holds."""
+    for top, folders, files in os.walk(pins, topdown=False):
+        for name in files:
+            (Path(top) / name).unlink()
+        for name in folders:
+            (Path(top) / name).rmdir()
+    pins.rmdir()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="compile, load and pin the witness programs, then exit")
+    parser.add_argument("--sources", type=Path, required=True)
+    parser.add_argument("--pins", type=Path, required=True, help="folder to make in a BPF file system")
+    parser.add_argument("--manifest", type=Path, required=True)
+    parser.add_argument("--level", type=int, required=True, help="depth of box cgroups below the root")
+    options = parser.parse_args()
+    try:
+        manifest = load(options.sources, options.pins, options.level)
+    except Refused as problem:
+        print(" ".join(str(problem).split()), file=sys.stderr)
+        return 3
+    part = options.manifest.with_suffix(".part")
+    part.write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+    part.rename(options.manifest)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.stdout.flush()
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)
