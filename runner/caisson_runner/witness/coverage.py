@@ -1,0 +1,83 @@
+"""What a witness saw and what it may have missed: the ``coverage.json`` of a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The law of conservation for one class of events: seen = delivered + dropped_ring + dropped_map + unreadable."""
+
+    seen: int = 0
+    delivered: int = 0
+    dropped_ring: int = 0
+    dropped_map: int = 0
+    unreadable: int = 0
+
+    @property
+    def dropped(self) -> int:
+        return self.dropped_ring + self.dropped_map
+
+    @property
+    def balanced(self) -> bool:
+        return self.seen == self.delivered + self.dropped + self.unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """``limits`` are sentences on what this tier cannot see by its nature; they do not make a record incomplete.
+
+    ``gaps`` are sentences on what was missed in this run, beyond the counts; any of them does.
+    """
+
+    witness: str
+    tier: str
+    reason: str
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    hooks: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
+    boot_wall_ns: int = 0
+    manifest: Mapping[str, Any] | None = None
+
+    @property
+    def dropped(self) -> int:
+        return sum(one.dropped for one in self.counts.values())
+
+    @property
+    def unreadable(self) -> int:
+        return sum(one.unreadable for one in self.counts.values())
+
+    @property
+    def complete(self) -> bool:
+        """Nothing this tier is able to see was lost. Never true without a witness."""
+        whole = all(one.balanced for one in self.counts.values())
+        return self.tier != "none" and whole and not (self.dropped or self.unreadable or self.gaps)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "witness": self.witness,
+            "tier": self.tier,
+            "reason": self.reason,
+            "complete": self.complete,
+            "dropped": self.dropped,
+            "unreadable": self.unreadable,
+            "counts": {
+                kind: {
+                    "seen": one.seen,
+                    "delivered": one.delivered,
+                    "dropped_ring": one.dropped_ring,
+                    "dropped_map": one.dropped_map,
+                    "unreadable": one.unreadable,
+                }
+                for kind, one in sorted(self.counts.items())
+            },
+            "hooks": list(self.hooks),
+            "limits": list(self.limits),
+            "gaps": list(self.gaps),
+            "boot_wall_ns": self.boot_wall_ns,
+            "manifest": self.manifest,
+        }
