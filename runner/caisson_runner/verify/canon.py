@@ -11,7 +11,7 @@ import json
 import math
 from typing import TypeAlias
 
-Value: TypeAlias = "None | bool | int | float | str | list[Value] | dict[str, Value]"
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 
 MAX_DEPTH = 64
 MAX_MESSAGE = 1 << 20

@@ -80,7 +80,7 @@ def read_rewards(json_file: bytes | None, txt_file: bytes | None) -> dict[str, f
 
 
 def solved(rewards: Mapping[str, float]) -> bool:
-    """Whether a task counts as passed: its key `reward`, or every key when there is none, is exactly 1.0 or more."""
+    """Whether a task counts as passed: its key `reward`, or every key when it has none of that name, is 1.0."""
     if "reward" in rewards:
-        return rewards["reward"] >= 1.0
-    return bool(rewards) and all(value >= 1.0 for value in rewards.values())
+        return rewards["reward"] == 1.0
+    return bool(rewards) and all(value == 1.0 for value in rewards.values())

@@ -1,0 +1,160 @@
+"""Checks that must run as scripts: pytest directories and Harbor's tests/test.sh, in clean forks of the final state.
+
+The weaker kind of check, because code under test shares a process with it; what it can and cannot show is said in
+docs/verdicts.md. No exit status is believed anywhere here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from caisson_runner.boxes.engine import Box, BoxLimits, Command, Engine
+from caisson_runner.boxes.errors import BoxError
+from caisson_runner.boxes.store import Snapshot
+from caisson_runner.tasks.extras import ScriptRule
+from caisson_runner.tasks.harbor import resolve_env
+from caisson_runner.tasks.task import Task, walk_files
+from caisson_runner.verify.check import CaseResult, Check, shown
+from caisson_runner.verify.pipe import Pipe, PipeBroken, ended
+from caisson_runner.verify.reward import (
+    MAX_REWARD_FILE,
+    REWARD_JSON,
+    REWARD_TXT,
+    RewardInvalid,
+    read_rewards,
+    solved,
+)
+from caisson_runner.verify.rooms import program
+
+TESTS = "/tests"
+MAX_REPORTS = 100_000  # lines one run of tests may report
+
+
+async def upload(box: Box, directory: Path, target: str) -> None:
+    """Copy a directory of the task into a box, after the agent."""
+    for file in walk_files(directory):
+        executable = bool(file.stat().st_mode & 0o100) or file.name == "test.sh"
+        await box.put(f"{target}/{file.relative_to(directory)}", file.read_bytes(), 0o755 if executable else 0o644)
+
+
+def judge_reports(expected: Sequence[str], reports: Mapping[str, set[str]], complete: bool) -> list[CaseResult]:
+    """Every expected test must be reported passed and never anything else, in a run that came to its end. Pure."""
+    results = []
+    for test in expected:
+        outcomes = reports.get(test, set())
+        if outcomes == {"passed"} and complete:
+            results.append(CaseResult(test, True))
+        elif not outcomes:
+            results.append(CaseResult(test, False, "was not reported"))
+        elif outcomes == {"passed"}:
+            results.append(CaseResult(test, False, "passed, but the run never came to its end"))
+        else:
+            results.append(CaseResult(test, False, ", ".join(sorted(outcomes - {"passed"}))))
+    return results
+
+
+async def run_pytest(
+    engine: Engine,
+    snapshot: Snapshot,
+    task: Task,
+    rule: ScriptRule,
+    state: Path | None,
+    restore: Sequence[str],
+    limits: BoxLimits,
+) -> Check:
+    """One directory of tests against one view of the final state."""
+    begun = asyncio.get_running_loop().time()
+    word = secrets.token_hex(16)
+    reports: dict[str, set[str]] = {}
+    trouble, complete = "", False
+    async with engine.fork(snapshot, state=state, restore=[*restore, TESTS], limits=limits) as box:
+        await upload(box, rule.tests, TESTS)
+        command = Command(
+            ("/usr/bin/python3", "-I", "-B", "-c", program("tests")),
+            cwd=task.workspace,
+            wall_s=rule.timeout_s,
+            stdin_pipe=True,
+        )
+        pipe = Pipe(await box.start(command))
+        path = [task.workspace if entry in (".", "") else f"{task.workspace}/{entry}" for entry in rule.path]
+        await pipe.send({"word": word, "tests": TESTS, "path": path})
+        try:
+            async with asyncio.timeout(rule.timeout_s):
+                for _ in range(MAX_REPORTS):
+                    report = await pipe.receive(rule.timeout_s)
+                    if report.get("word") != word:
+                        continue
+                    if "end" in report:
+                        complete = True
+                        break
+                    reports.setdefault(str(report.get("test")), set()).add(str(report.get("outcome"))[:40])
+        except PipeBroken as failure:
+            trouble = f"the test run was lost: {failure}"
+        except TimeoutError:
+            trouble = f"the test run took longer than {rule.timeout_s:g} s"
+    results = judge_reports(rule.expected, reports, complete)
+    failed = [result for result in results if not result.passed]
+    reason = f"{len(results) - len(failed)} of {len(results)} expected tests passed"
+    if failed:
+        reason += f"; {shown(failed[0].call.encode(), 120)} {failed[0].reason}"
+    if trouble:
+        reason += f" ({trouble})"
+    wall = asyncio.get_running_loop().time() - begun
+    return Check(rule.role, not failed, f"{rule.name}: {reason}", "scripts", tuple(results), wall_s=wall)
+
+
+async def _file(box: Box, path: str) -> bytes | None:
+    try:
+        return await box.get(path, MAX_REWARD_FILE + 1)
+    except BoxError:
+        return None
+
+
+async def run_test_sh(box: Box, task: Task, *, first: bool) -> tuple[dict[str, float] | None, dict[str, Any]]:
+    """Harbor's verifier in this box: upload, run, read the reward files. The exit status is ignored, as in Harbor.
+
+    `first`: this is the box's first command, else it runs beside what lives there. Returns None for no valid reward.
+    """
+    assert task.tests_dir is not None
+    env = resolve_env(task.harbor.verifier_env, task.path / "task.toml", "verifier.env")
+    await upload(box, task.tests_dir, TESTS)
+    command = Command((f"{TESTS}/test.sh",), env=env, cwd=task.workdir, wall_s=task.harbor.verifier_timeout_s)
+    process = await (box.start(command) if first else box.exec(command))
+    finished = await process.wait()
+    evidence: dict[str, Any] = {"test_sh": ended(finished), "wall_s": round(finished.wall_s, 3)}
+    try:
+        rewards = read_rewards(await _file(box, REWARD_JSON), await _file(box, REWARD_TXT))
+    except RewardInvalid as failure:
+        return None, {**evidence, "reward": str(failure), "output": shown(finished.stderr[-600:], 300)}
+    return rewards, {**evidence, "rewards": rewards}
+
+
+async def run_harbor(
+    engine: Engine,
+    snapshot: Snapshot,
+    task: Task,
+    role: str,
+    state: Path | None,
+    restore: Sequence[str],
+    limits: BoxLimits,
+) -> Check:
+    """tests/test.sh in a clean fork of the final state, with /tests and /logs/verifier as the snapshot has them."""
+    begun = asyncio.get_running_loop().time()
+    places = (TESTS, "/logs/verifier")
+    async with engine.fork(snapshot, state=state, restore=[*restore, *places], limits=limits) as box:
+        rewards, evidence = await run_test_sh(box, task, first=True)
+    wall = asyncio.get_running_loop().time() - begun
+    if rewards is None:
+        # Is it the agent's state that leaves the verifier without a reward, or the verifier itself?
+        async with engine.fork(snapshot, limits=limits) as box:
+            pristine, _ = await run_test_sh(box, task, first=True)
+        ours = pristine is None
+        where = "on the untouched snapshot too" if ours else "though it does on the untouched snapshot"
+        reason = f"tests/test.sh gave no valid reward ({evidence['reward']}), {where}"
+        return Check(role, None if ours else False, reason, "harbor", evidence=evidence, wall_s=wall)
+    passed = solved(rewards)
+    return Check(role, passed, f"tests/test.sh gave {rewards}", "harbor", evidence=evidence, wall_s=wall)
