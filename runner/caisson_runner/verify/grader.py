@@ -183,6 +183,7 @@ class Grader:
         """Ground truth and held-out through the subject. Two processes in two rooms, the second in another order."""
         drawn, trouble = self._drawn, self.trouble
         begun = asyncio.get_running_loop().time()
+        done: tuple[tuple[list[CaseResult], Times], tuple[list[CaseResult], Times]] | None = None
         if drawn is not None:
             again = [*drawn.unseen, *drawn.unseen[: len(drawn.unseen) // 4]]
             random.Random(drawn.seed ^ 1).shuffle(again)  # noqa: S311  # an order, repeatable from the recorded seed
@@ -190,13 +191,14 @@ class Grader:
                 async with asyncio.TaskGroup() as group:
                     first = group.create_task(self._subject(state, [*drawn.visible, *drawn.unseen]))
                     second = group.create_task(self._subject(state, again))
+                done = first.result(), second.result()
             except* (BoxError, VerifyError) as failures:
                 trouble = str(failures.exceptions[0])
-        if drawn is None or trouble is not None:
+        if drawn is None or done is None:
             reason = trouble or "no examiner was given to this grader"
             undecided = Check("ground_truth", None, reason, "examiner")
             return undecided, replace(undecided, name="held_out", seed=self.seed)
-        (results, times), (repeated, _) = first.result(), second.result()
+        (results, times), (repeated, _) = done
         self.times |= {"subject_start": times.start_s, "subject_calls": times.calls_s}
         wall = asyncio.get_running_loop().time() - begun
         self.times["examination"] = wall
