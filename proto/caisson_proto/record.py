@@ -104,7 +104,7 @@ class Record:
     """One event of one box. Numbers are unsigned as stored; the named properties give them their meaning.
 
     ``resolved`` and ``cwd`` begin with ``/`` unless their walk was cut (then the names next to the root are missing)
-    or the object has no path (``pipe:[7]``). ``error`` is 0 or a positive errno.
+    or the object has no path below the task's root (``memfd:x``, ``pipe:[7]``). ``error`` is 0 or a positive errno.
     """
 
     kind: Kind
@@ -293,7 +293,9 @@ def _record(view: memoryview, position: int, offset: int) -> Record:
             slot = _SLOT[Tag(tag)]
             if slot in values:
                 raise ValueError(f"field {slot} twice")
-            values[slot] = _value(tag, bytes(view[at : at + length]), bool(field_flags), flags)
+            value = _value(tag, bytes(view[at : at + length]), bool(field_flags), flags)
+            if value is not None:
+                values[slot] = value
             at += length
     except (ValueError, struct.error) as error_:
         raise RecordError(offset, str(error_)) from None
@@ -305,7 +307,7 @@ def _record(view: memoryview, position: int, offset: int) -> Record:
     )  # fmt: skip
 
 
-def _value(tag: int, data: bytes, cut: bool, flags: int) -> bytes | tuple[bytes, ...]:
+def _value(tag: int, data: bytes, cut: bool, flags: int) -> bytes | tuple[bytes, ...] | None:
     if tag == Tag.ADDR:
         return data
     if tag == Tag.ARGV:
@@ -316,6 +318,9 @@ def _value(tag: int, data: bytes, cut: bool, flags: int) -> bytes | tuple[bytes,
         elif not (cut or flags & Flag.TRUNCATED):
             raise ValueError("argv does not end with NUL")
         return tuple(data.split(b"\0"))
+    if tag == Tag.WALK and flags & Flag.UNRESOLVED:
+        # The walk did not end at the task's root: names of a memfd, of nothing (a pipe), or of another tree.
+        return walk_path(data, cut=True) or None
     if tag in (Tag.WALK, Tag.CWD_WALK):
         return walk_path(data, cut=cut)
     if b"\0" in data:

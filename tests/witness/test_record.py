@@ -158,6 +158,14 @@ def test_walk_from_the_leaf_up_becomes_a_path(walk: bytes, flags: int, path: byt
     assert cwd.cwd == path
 
 
+@pytest.mark.parametrize(("walk", "path"), [(b"memfd:x\0", b"memfd:x"), (b"", None), (b"c\0b\0", b"b/c")])
+def test_walk_that_never_reached_the_root_is_no_absolute_path(walk: bytes, path: bytes | None) -> None:
+    raw = bytearray(with_field(Tag.WALK, walk))
+    raw[72] = Flag.UNRESOLVED
+    (one,) = decode(raw)
+    assert one.resolved == path
+
+
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [

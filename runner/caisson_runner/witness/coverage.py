@@ -28,14 +28,15 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """``limits`` are sentences on what this tier cannot see by its nature; they do not make a record incomplete.
+    """``chosen`` says why this witness.
 
-    ``gaps`` are sentences on what was missed in this run, beyond the counts; any of them does.
+    ``limits`` are sentences on what this tier cannot see by its nature; they do not make a record incomplete. ``gaps``
+    are sentences on what was missed in this run, beyond the counts; any of them does.
     """
 
     witness: str
     tier: str
-    reason: str
+    chosen: str
     counts: Mapping[str, Counts] = field(default_factory=dict)
     hooks: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
@@ -57,12 +58,27 @@ class Coverage:
         whole = all(one.balanced for one in self.counts.values())
         return self.tier != "none" and whole and not (self.dropped or self.unreadable or self.gaps)
 
+    @property
+    def reason(self) -> str:
+        """Why the record is not complete, in one sentence; empty when it is."""
+        if self.tier == "none":
+            return "nothing was watched"
+        said = [
+            f"{count} events were {how}"
+            for how, count in (("dropped", self.dropped), ("unreadable", self.unreadable))
+            if count
+        ]
+        if not all(one.balanced for one in self.counts.values()):
+            said.append("the counters do not add up")
+        return "; ".join([*said, *(gap.rstrip(".") for gap in self.gaps)])
+
     def as_json(self) -> dict[str, Any]:
         return {
             "witness": self.witness,
             "tier": self.tier,
-            "reason": self.reason,
+            "chosen": self.chosen,
             "complete": self.complete,
+            "reason": self.reason,
             "dropped": self.dropped,
             "unreadable": self.unreadable,
             "counts": {

@@ -1,0 +1,219 @@
+"""Making a bundle: files first, manifest last, and the name only when everything is on the disk."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Protocol
+
+import zstandard
+
+from caisson_runner.bundle.canonical import dump_line, dumps, escape
+from caisson_runner.bundle.errors import BundleError
+
+MANIFEST: Final = "manifest.json"
+FORMAT: Final = "caisson.bundle/v1"
+RUN: Final = "run.json"
+VERDICT: Final = "verdict.json"
+COVERAGE: Final = "coverage.json"
+EVENTS: Final = "witness/events.bin.zst"
+DIFF: Final = "state/diff.jsonl"
+UPPER: Final = "state/upper.tar.zst"
+
+_CHUNK: Final = 1 << 20
+
+
+class Change(Protocol):
+    """One path that differs from the snapshot, as an engine reports it: no leading slash."""
+
+    @property
+    def path(self) -> bytes: ...
+    @property
+    def how(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def mode(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def target(self) -> bytes: ...
+
+
+class BundleWriter:
+    """Writes ``target`` by way of ``target.partial``; a bundle that has its name is whole.
+
+    A synchronous context manager: leaving it closes the bundle, leaving it by an exception throws the partial one
+    away. A partial bundle left by a killed runner is replaced; one that a living runner works on is refused.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.partial = target.with_name(target.name + ".partial")
+        if os.path.lexists(target):
+            raise BundleError(f"{target} exists already: name a new place or remove it")
+        try:
+            self.partial.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise BundleError(f"cannot write a bundle at {target}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise BundleError(f"{self.partial} is being written by another run: name another place") from None
+        self._files: dict[str, dict[str, Any]] = {}
+        self._open = True
+        for left in self.partial.iterdir():
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+
+    def __enter__(self) -> BundleWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and self._open:
+                self.close()
+        finally:
+            self.abort()
+
+    def add_bytes(self, name: str, data: bytes) -> None:
+        with self.create(name) as file:
+            file.write(data)
+
+    def add_json(self, name: str, value: Any) -> None:
+        """``value`` in canonical form. Bytes from a box go through `escape` first."""
+        self.add_bytes(name, dumps(value))
+
+    def add_file(self, name: str, source: Path, *, compress: bool = False) -> None:
+        """A copy of ``source``; with ``compress`` as a zstd frame."""
+        with source.open("rb") as read, self.create(name) as file:
+            if compress:
+                zstandard.ZstdCompressor(level=3, write_checksum=True).copy_stream(read, file)
+            else:
+                shutil.copyfileobj(read, file, _CHUNK)
+
+    def add_events(self, events: Path) -> None:
+        """The canonical record, as a witness hands it over."""
+        self.add_file(EVENTS, events, compress=True)
+
+    def add_changes(self, changes: Iterable[Change]) -> None:
+        """The state diff, one change a line, sorted by path."""
+        with self.create(DIFF) as file:
+            for one in sorted(changes, key=lambda change: change.path):
+                file.write(dump_line(change_json(one)))
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        """A file of the bundle to write into."""
+        with self.path(name).open("xb") as file:
+            yield file
+
+    def path(self, name: str) -> Path:
+        """Where a file of the bundle goes, for those who write it themselves (``state/upper.tar.zst``)."""
+        check_name(name)
+        if not self._open:
+            raise BundleError(f"the bundle {self.target} is closed")
+        if name == MANIFEST:
+            raise BundleError(f"{MANIFEST} is written by close()")
+        path = self.partial / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def close(self) -> Path:
+        """Writes the manifest of everything that is there, and gives the bundle its name."""
+        files = {name: digest(self.partial / name, sync=True) for name in list_files(self.partial)}
+        manifest = self.partial / MANIFEST
+        with manifest.open("xb") as file:
+            file.write(dumps({"format": FORMAT, "files": files}))
+            file.flush()
+            os.fsync(file.fileno())
+        for folder in {(self.partial / name).parent for name in [MANIFEST, *files]}:
+            _sync(folder)
+        if os.path.lexists(self.target):
+            raise BundleError(f"{self.target} was made meanwhile: the partial bundle is {self.partial}")
+        self.partial.rename(self.target)
+        _sync(self.target.parent)
+        self._release()
+        return self.target
+
+    def abort(self) -> None:
+        """Throws the partial bundle away, if it was not closed."""
+        if self._open:
+            shutil.rmtree(self.partial, ignore_errors=True)
+            self._release()
+
+    def _release(self) -> None:
+        self._open = False
+        with suppress(OSError):
+            os.close(self._lock)
+
+
+def change_json(change: Change) -> dict[str, Any]:
+    """One change as ``state/diff.jsonl`` holds it, with paths in the bundle's reversible escape."""
+    return {
+        "path": escape(change.path),
+        "how": change.how,
+        "kind": change.kind,
+        "mode": change.mode,
+        "size": change.size,
+        "sha256": change.sha256,
+        "target": escape(change.target),
+    }
+
+
+def check_name(name: str) -> None:
+    """Names in a bundle are plain relative ASCII paths: nothing that leaves it, nothing hidden."""
+    parts = PurePosixPath(name).parts
+    plain = name.isascii() and name.isprintable() and "\\" not in name and name == "/".join(parts)
+    if not plain or not parts or name.startswith("/") or any(part.startswith(".") for part in parts):
+        raise BundleError(f"{name[:100]!a} cannot be the name of a file in a bundle")
+
+
+def digest(path: Path, *, sync: bool = False) -> dict[str, Any]:
+    """sha256 and size of one file, in bounded memory; with ``sync`` the file is on the disk afterwards."""
+    total = hashlib.sha256()
+    size = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            total.update(chunk)
+            size += len(chunk)
+        if sync:
+            os.fsync(file.fileno())
+    return {"sha256": total.hexdigest(), "size": size}
+
+
+def list_files(root: Path) -> list[str]:
+    """Every file below ``root`` by its name in the bundle, sorted. Anything but files and folders is an error."""
+    found: list[str] = []
+    folders = [root]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                path = Path(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(path)
+                elif entry.is_file(follow_symlinks=False):
+                    found.append(path.relative_to(root).as_posix())
+                else:
+                    name = escape(os.fsencode(path.relative_to(root)))
+                    raise BundleError(f"{name} in {root} is neither a file nor a folder: remove it")
+    return sorted(found)
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
