@@ -1,0 +1,330 @@
+"""One box: its holder process, from the first mount to the last kill.
+
+Every request of the runner is done by a child forked for it, with pipes the runner passed along, so the holder itself
+only forks and waits and can always be reached.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO, Final, NoReturn
+
+from caisson_runner.boxes.holder import calls, launch, wire
+from caisson_runner.boxes.holder.room import Room, RoomError
+
+BOOT_TIMEOUT_S: Final = 20.0
+_END_TIMEOUT_S: Final = 10.0
+
+
+class Holder:
+    """Serves one box on ``control`` until it is dropped or the runner is gone."""
+
+    def __init__(self, control: socket.socket, spec: dict[str, Any], program: bytes, init_program: int) -> None:
+        self._control = control
+        self._spec = spec
+        self._program = program
+        self._init_program = init_program
+        self._room = Room(spec)
+        self._init = -1
+        self._init_pid = 0
+
+    def run(self, state: int | None) -> NoReturn:
+        """Build, boot, serve; never returns."""
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
+        runner_left = False
+        try:
+            self._room.build(self._unpack(state) if state is not None else None)
+            calls.prctl(calls.PR_SET_DUMPABLE, 0)
+            self._boot()
+            self._say({"up": self._init_pid, "on_disk": self._room.on_disk})
+            runner_left = self._serve()
+        except RoomError as problem:
+            self._say({"failed": problem.stage, "errno": problem.number, "detail": str(problem)})
+        except Exception as problem:
+            self._say({"failed": "holder", "errno": 0, "detail": f"{type(problem).__name__}: {problem}"})
+        finally:
+            self._end()
+            if runner_left:
+                self._clean()
+            os._exit(0)
+
+    def _say(self, message: wire.Message) -> None:
+        try:
+            wire.send(self._control, message)
+        except OSError:
+            pass  # the runner is gone; the next read says so
+
+    def _unpack(self, state: int) -> Callable[[int], None]:
+        def fill(upper: int) -> None:
+            from caisson_runner.boxes.holder import state as states
+
+            without = [os.fsencode(path).strip(b"/") for path in self._spec["restore"]]
+            try:
+                with open(state, "rb") as stream:
+                    states.unpack(stream, upper, self._room.rootless, self._room.owner, without)
+            except states.PROBLEMS as problem:
+                raise RoomError(f"unpack state: {problem}", OSError(22, "invalid")) from problem
+
+        return fill
+
+    def _boot(self) -> None:
+        """Start bubblewrap; it makes the namespaces and becomes the box's init."""
+        ready, ready_in = os.pipe()
+        info, info_in = os.pipe()
+        errors, errors_in = os.pipe()
+        if not os.fork():
+            try:
+                self._become_bubblewrap(ready_in, info_in, errors_in)
+            finally:
+                os._exit(127)
+        for descriptor in (ready_in, info_in, errors_in):
+            os.close(descriptor)
+        text = self._await_ready(ready, errors)
+        described = os.read(info, 4096)
+        for descriptor in (ready, info, errors):
+            os.close(descriptor)
+        if text is not None:
+            raise RoomError(f"bubblewrap: {text or 'ended without a word'}", OSError(1, "refused"))
+        self._init_pid = int(json.loads(described)["child-pid"])
+        self._init = os.pidfd_open(self._init_pid)
+
+    def _await_ready(self, ready: int, errors: int) -> str | None:
+        """None when the init is there, else what bubblewrap said."""
+        poll = select.poll()
+        poll.register(ready, select.POLLIN | select.POLLHUP)
+        if not poll.poll(BOOT_TIMEOUT_S * 1000):
+            return f"not ready after {BOOT_TIMEOUT_S:g} s"
+        if os.read(ready, 1) == b"r":
+            return None
+        return os.read(errors, 2000).decode("utf-8", "replace").strip()
+
+    def _become_bubblewrap(self, ready: int, info: int, errors: int) -> None:
+        owner = self._room.owner
+        if owner is not None:
+            os.setresgid(owner, owner, owner)
+            os.setresuid(owner, owner, owner)
+        calls.prctl(calls.PR_SET_PDEATHSIG, signal.SIGKILL)
+        filter_in, filter_out = os.pipe()
+        os.write(filter_out, self._program)  # a filter fits into a pipe
+        os.close(filter_out)
+        keep = {0: os.open(os.devnull, os.O_RDONLY), 1: ready, 2: errors, 3: self._init_program, 4: info, 5: filter_in}
+        launch.arrange(keep)
+        for descriptor in (3, 4, 5):
+            os.set_inheritable(descriptor, True)
+        launch.default_signals()
+        os.execve(self._spec["bwrap"], self._arguments(), {})
+
+    def _arguments(self) -> list[bytes]:
+        room = self._room
+        words: list[bytes] = [b"bwrap", b"--unshare-user", b"--unshare-ipc", b"--unshare-pid", b"--unshare-net"]
+        words += [b"--unshare-uts", b"--hostname", b"box", b"--uid", b"0", b"--gid", b"0"]
+        words += [b"--bind", room.root, b"/"]
+        if self._spec["host_usr"]:
+            words += [b"--ro-bind", b"/usr", b"/usr", b"--bind", room.root + b"/usr/local", b"/usr/local"]
+        words += [b"--proc", b"/proc", b"--ro-bind", b"/proc/sys", b"/proc/sys"]
+        for secret in (b"/proc/keys", b"/proc/key-users"):
+            if os.path.exists(secret):  # noqa: PTH110 - bytes
+                words += [b"--ro-bind", b"/dev/null", secret]
+        words += [b"--dev", b"/dev", b"--bind", room.place + b"/shm", b"/dev/shm", b"--remount-ro", b"/dev"]
+        for source, target in room.binds:
+            words += [b"--ro-bind", source, target]
+        words += [b"--cap-drop", b"ALL", b"--new-session", b"--die-with-parent", b"--as-pid-1", b"--chdir", b"/"]
+        return [*words, b"--info-fd", b"4", b"--seccomp", b"5", b"/proc/self/fd/3"]
+
+    def _serve(self) -> bool:
+        """Until the runner drops the box (False) or is gone (True)."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN | select.POLLHUP)
+        poll.register(self._init, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == self._init:
+                    poll.unregister(self._init)
+                    self._say({"gone": True})
+                    continue
+                received = wire.receive(self._control)
+                if received is None:
+                    return True
+                request, descriptors = received
+                if request["op"] == "drop":
+                    return False
+                if request["op"] == "cleanup":
+                    self._spec["cleanup"] = request["paths"]
+                    continue
+                if not os.fork():
+                    try:
+                        self._control.close()
+                        calls.prctl(calls.PR_SET_PDEATHSIG, signal.SIGKILL)
+                        self._do(request, descriptors)
+                    finally:
+                        os._exit(0)
+                for inherited in descriptors:
+                    os.close(inherited)
+
+    def _do(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        """In a child of its own: one request. The first descriptor gets the answer."""
+        operation = request["op"]
+        if operation == "launch":
+            report, stdin, stdout, stderr, gate = descriptors
+            enter(request, (stdin, stdout, stderr), gate, report, self._init, self._program)
+            return
+        report = descriptors[0]
+        try:
+            if operation == "signal":
+                self._inside(lambda: _signal_all(request["number"]))
+            elif operation == "pack":
+                self._pack(request, descriptors[1])
+            elif operation == "put":
+                self._inside(lambda: self._put(request, descriptors[1]))
+            elif operation == "get":
+                self._inside(lambda: self._get(request, descriptors[1]))
+            os.write(report, b"ok")
+        except Exception as problem:
+            number = problem.errno if isinstance(problem, OSError) else 0
+            os.write(report, json.dumps({"errno": number, "detail": str(problem)[:500]}).encode())
+
+    def _inside(self, action: Callable[[], None]) -> None:
+        """Run the action in a process of the box's pid namespace; its error comes back as an OSError."""
+        problem, problem_in = os.pipe()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        calls.setns(self._init, calls.CLONE_NEWPID)
+        child = os.fork()
+        if not child:
+            try:
+                action()
+            except OSError as refusal:
+                os.write(problem_in, b"%d" % (refusal.errno or 5))
+            except BaseException:
+                os.write(problem_in, b"5")
+            finally:
+                os._exit(0)
+        os.close(problem_in)
+        os.waitpid(child, 0)
+        if number := os.read(problem, 16):
+            raise OSError(int(number), os.strerror(int(number)))
+
+    def _as_the_box(self, pipe: int) -> BinaryIO:
+        launch.arrange({3: pipe, 4: self._init})
+        launch.join(4)
+        launch.give_up(self._program)
+        os.umask(0)
+        return open(3, "rb+", buffering=0)
+
+    def _put(self, request: dict[str, Any], data: int) -> None:
+        source = self._as_the_box(data)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
+        path = os.fsencode(request["path"])
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)  # noqa: PTH103, PTH120 - bytes
+        descriptor = os.open(path, flags, 0o600)
+        launch.require_file(descriptor)
+        while chunk := source.read(1 << 16):
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        os.fchmod(descriptor, request["mode"])
+
+    def _get(self, request: dict[str, Any], out: int) -> None:
+        sink = self._as_the_box(out)
+        descriptor = os.open(os.fsencode(request["path"]), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        launch.require_file(descriptor)
+        left = request["limit"] + 1
+        while left and (chunk := os.read(descriptor, min(left, 1 << 16))):
+            left -= len(chunk)
+            view = memoryview(chunk)
+            while view:
+                view = view[sink.write(view) or 0 :]
+
+    def _pack(self, request: dict[str, Any], out: int) -> None:
+        from caisson_runner.boxes.holder import state as states
+
+        upper = os.open(self._room.upper, os.O_RDONLY | os.O_DIRECTORY)
+        without = [target.strip(b"/") for _, target in self._room.binds]
+        with open(out, "wb") as stream:
+            states.pack(upper, stream, self._room.rootless, request["limit"], without)
+
+    def _end(self) -> None:
+        """Kill the init, and so every process of the box, and wait until all are gone."""
+        if self._init < 0:
+            return
+        try:
+            signal.pidfd_send_signal(self._init, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        poll = select.poll()
+        poll.register(self._init, select.POLLIN)
+        poll.poll(_END_TIMEOUT_S * 1000)
+
+    def _clean(self) -> None:
+        """The runner cannot any more: take away its cgroups and its folder for this box."""
+        deadline = time.monotonic() + 5
+        for directory in self._spec["cleanup"]:
+            while time.monotonic() < deadline:
+                try:
+                    os.rmdir(directory)
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    time.sleep(0.02)
+                else:
+                    break
+        shutil.rmtree(self._spec["disk"], ignore_errors=True)
+
+
+def enter(
+    request: dict[str, Any], std: tuple[int, int, int], gate: int, report: int, init: int, program: bytes
+) -> None:
+    """Start a command in the box and tell ``report`` how it ends: lines ``p PID``, ``r``, ``e CODE TEXT``, ``x STATUS``.
+
+    With ``wrap`` the same is done by a new process below the given argument prefix (a tracer).
+    """
+    if request.get("wrap"):
+        _enter_below(request, std, gate, report, init, program)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    calls.setns(init, calls.CLONE_NEWPID)
+    child = os.fork()
+    if not child:
+        launch.launch(request, init, std, gate, report, program)
+    os.write(report, b"p %d\n" % child)
+    for descriptor in (*std, gate):
+        os.close(descriptor)
+    _, status = os.waitpid(child, 0)
+    os.write(report, b"x %d\n" % status)
+
+
+def _enter_below(
+    request: dict[str, Any], std: tuple[int, int, int], gate: int, report: int, init: int, program: bytes
+) -> NoReturn:
+    """Run `main.enter` under the wrap's program, with this request in a pipe."""
+    inner = {key: value for key, value in request.items() if key not in ("wrap", "python")}
+    body = os.memfd_create("request", 0)
+    os.write(body, program)
+    words = wire.encode(inner)
+    ask = os.memfd_create("words", 0)
+    os.write(ask, words)
+    for descriptor in (body, ask):
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    launch.arrange({0: std[0], 1: std[1], 2: std[2], 10: gate, 11: report, 12: init, 13: body, 14: ask})
+    for descriptor in range(10, 15):
+        os.set_inheritable(descriptor, True)
+    launch.default_signals()
+    argv = [*request["wrap"], *request["python"], "enter"]
+    try:
+        os.execvpe(argv[0], argv, {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"})
+    except OSError as problem:
+        os.write(11, f"e 126 {argv[0]}: {problem.strerror}\n".encode())
+    os._exit(126)
+
+
+def _signal_all(number: int) -> None:
+    """Runs in the box's pid namespace: reaches every process there but the init and this one, at one stroke."""
+    try:
+        os.kill(-1, number)
+    except ProcessLookupError:
+        pass

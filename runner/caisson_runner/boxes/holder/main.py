@@ -1,0 +1,80 @@
+"""The keeper: one process per runner that forks a holder for each box. Run as a script, see `command`.
+
+It imports little and holds nothing, so that its fork is cheap; the runner itself, with all it has loaded, never forks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))  # noqa: PTH100, PTH118, PTH120 - pathlib is slow to import
+
+from caisson_runner.boxes.holder import wire
+from caisson_runner.boxes.holder.box import Holder, enter
+
+# The init of every box: 136 bytes of x86-64 that say "r" on descriptor 1, name themselves, let the kernel reap
+# orphans (SIGCHLD ignored), close every descriptor and sleep. It is executed from a memfd, so that no file of the box,
+# not even its loader or /etc/ld.so.preload, runs outside the box's cgroup. Source: docs/decisions/0002-box-init.md.
+_INIT = bytes.fromhex(
+    "7f454c4602010100000000000000000002003e00010000007800400000000000400000000000000000000000000000000000000040003800"
+    "0100000000000000010000000500000000000000000000000000400000000000000040000000000000010000000000000001000000000000"
+    "0010000000000000b801000000bf01000000488d354e000000ba010000000f05b89d000000bf0f000000488d35370000000f05b80d000000"
+    "bf11000000488d352c00000031d241ba080000000f05b8b401000031ffbeffffffff31d20f05b8220000000f05ebf772696e6974000f1f00"
+    "0100000000000000000000000000000000000000000000000000000000000000"
+)
+
+
+def init_program() -> int:
+    """A descriptor of the init's file, open for reading only (a file open for writing cannot be executed)."""
+    writable = os.memfd_create("init", os.MFD_CLOEXEC)
+    os.write(writable, _INIT)
+    descriptor = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
+    os.close(writable)
+    return descriptor
+
+
+def keep(control: socket.socket) -> None:
+    """Fork a holder for each request, until the runner is gone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    init = init_program()
+    program = b""
+    while (received := wire.receive(control)) is not None:
+        request, descriptors = received
+        if request["op"] == "filter":
+            with open(descriptors[0], "rb") as source:
+                program = source.read()
+            continue
+        if not os.fork():
+            control.close()
+            box = socket.socket(fileno=descriptors[0])
+            Holder(box, request, program, init).run(descriptors[1] if len(descriptors) > 1 else None)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def enter_below_a_tracer() -> None:
+    """`box.enter` as a program of its own: descriptors 10 to 14 are gate, report, init, filter and request."""
+    with open(13, "rb") as source:
+        program = source.read()
+    with open(14, "rb") as source:
+        size = int.from_bytes(source.read(wire.HEADER), "little")
+        request = wire.decode(source.read(size))
+    for descriptor in (10, 11, 12):
+        os.set_inheritable(descriptor, False)
+    enter(request, (0, 1, 2), 10, 11, 12, program)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "enter":
+        enter_below_a_tracer()
+    else:
+        try:
+            with open("/proc/self/oom_score_adj", "w") as score:
+                score.write("500")  # a host short of memory ends boxes first
+        except OSError:
+            pass
+        keep(socket.socket(fileno=int(sys.argv[2])))

@@ -1,0 +1,109 @@
+"""Which process owns a live box, told apart from a later process with the same pid; and sweeping after dead owners."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+
+
+def start_time(pid: int) -> int | None:
+    """Start of a process in clock ticks since boot, or None when there is none (or only a zombie)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == b"Z" else int(fields[19])
+
+
+def mark() -> str:
+    """This process, as part of a file name."""
+    return f"{_boot()}-{os.getpid()}-{start_time(os.getpid())}"
+
+
+def alive(marked: str) -> bool:
+    """Whether the process of a `mark` still runs."""
+    try:
+        boot, pid, start = marked.split("-")[:3]
+        return boot == _boot() and start_time(int(pid)) == int(start)
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class BoxRecord:
+    """What the folder of a live box says."""
+
+    id: str
+    folder: Path
+    mark: str
+    snapshot: str
+    cgroup: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether the runner that made the box still runs."""
+        return alive(self.mark)
+
+
+def write(folder: Path, snapshot: str, cgroup: str) -> None:
+    """Say who owns the box whose folder this is."""
+    text = json.dumps({"owner": mark(), "snapshot": snapshot, "cgroup": cgroup})
+    (folder / "owner.json").write_text(text)
+
+
+def boxes(home: Path) -> list[BoxRecord]:
+    """Every box folder of a store. One without a readable owner counts as ownerless."""
+    found: list[BoxRecord] = []
+    for folder in sorted((home / "boxes").iterdir()):
+        try:
+            fields = json.loads((folder / "owner.json").read_text())
+            record = BoxRecord(folder.name, folder, fields["owner"], fields["snapshot"], fields["cgroup"])
+        except (OSError, ValueError, KeyError, TypeError):
+            record = BoxRecord(folder.name, folder, "", "", "")
+        found.append(record)
+    return found
+
+
+def sweep(home: Path) -> list[str]:
+    """Remove what dead runners left in a store: box folders with their cgroups, half-written layers and snapshots.
+
+    Their processes and mounts are gone already: a holder ends with its runner. Returns the box ids.
+    """
+    swept: list[str] = []
+    for record in boxes(home):
+        if record.alive or (not record.mark and _young(record.folder)):
+            continue
+        if record.cgroup and Path(record.cgroup).is_dir():
+            from caisson_tracerd.cgroup import Cgroup
+
+            leftover = Cgroup.open(Path(record.cgroup))
+            leftover.kill()
+            leftover.remove()
+        shutil.rmtree(record.folder, ignore_errors=True)
+        swept.append(record.id)
+    for kind in ("layers", "snapshots"):
+        for folder in (home / kind).glob(".new-*"):
+            if not alive(folder.name.removeprefix(".new-")):
+                shutil.rmtree(folder, ignore_errors=True)
+        for folder in (home / kind).glob(".old-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+    return swept
+
+
+def _young(folder: Path) -> bool:
+    """A box folder is made a moment before its owner is written into it."""
+    import time
+
+    try:
+        return time.time() - folder.stat().st_mtime < 60
+    except OSError:
+        return False
