@@ -95,13 +95,12 @@ class Room:
 
     def _mount_overlay(self, layers: list[int]) -> None:
         lower = b":".join(b"/proc/self/fd/%d" % descriptor for descriptor in layers)
-        options = b"lowerdir=%s,upperdir=%s,workdir=%s,redirect_dir=off,metacopy=off,index=off" % (
+        options = b"lowerdir=%s,upperdir=%s,workdir=%s,index=off" % (
             lower,
             self.upper,
             self._work,
         )
-        if self.rootless:
-            options += b",userxattr"
+        options += b",userxattr" if self.rootless else b",redirect_dir=off,metacopy=off"  # userxattr implies them
         calls.mount(b"overlay", self.root, b"overlay", calls.MS_NOSUID | calls.MS_NODEV, options)
 
     def _bind(self, number: int, source: int, target: bytes) -> None:
