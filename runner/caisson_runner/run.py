@@ -1,0 +1,298 @@
+"""One run from fork to bundle.
+
+fork → the agent works → freeze → capture the final state → (the trusting check in that same box ‖ the true checks in
+rooms of their own) → kill → seal the record → findings → verdict → bundle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from caisson_proto.record import Kind, Record
+
+from caisson_runner.boxes.engine import Bind, Box, Capture, Command, Finished, Outcome, Process
+from caisson_runner.boxes.errors import BoxError
+from caisson_runner.bundle import BundleWriter, escape
+from caisson_runner.results import RUN_SCHEMA, Result, SharedSlot, read_result
+from caisson_runner.session import Session, task_limits
+from caisson_runner.tasks import AgentPlan, Task
+from caisson_runner.verify.check import Check
+from caisson_runner.verify.decide import Verdict, decide
+from caisson_runner.verify.errors import VerifyError
+from caisson_runner.verify.findings import findings, gather
+from caisson_runner.verify.grader import Grader, Grades
+from caisson_runner.witness import Limits, Watch
+from caisson_runner.witness.errors import WitnessError
+
+INSTRUCTION = "/instruction.md"
+
+
+class Watched:
+    """The agent's box with its witness: every command started through it is in the record."""
+
+    def __init__(self, box: Box, watch: Watch) -> None:
+        self.box, self.watch = box, watch
+        self.harness_pids: set[int] = set()
+
+    async def agent(self, command: Command) -> Process:
+        """Start the agent's command."""
+        return await self.box.start(command, admit=self.watch.admit, wrap=self.watch.wrap)
+
+    async def exec(self, command: Command) -> Process:
+        """Start a command of the naive harness in the same box. It is in the record, told apart from the agent."""
+        process = await self.box.exec(command, admit=self._admit_harness, wrap=self.watch.wrap_exec())
+        self.harness_pids.add(process.pid)
+        return process
+
+    async def _admit_harness(self, pid: int) -> None:
+        self.harness_pids.add(pid)
+        await self.watch.admit(pid)
+
+
+def agent_records(records: Sequence[Record], harness: set[int]) -> Iterator[Record]:
+    """The records that are the agent's: not those of the naive harness's commands and their children."""
+    inside = set(harness)
+    for record in records:
+        if record.pid in inside:
+            if record.kind is Kind.FORK:
+                inside.add(record.args[0])
+            continue
+        yield record
+
+
+@dataclass(slots=True)
+class _Made:
+    """What a run has brought so far; a bundle is written from it even when our side broke in the middle."""
+
+    finished: Finished | None = None
+    capture: Capture | None = None
+    alive: Sequence[tuple[int, bytes]] = ()
+    trusting: Check | None = None
+    grades: Grades | None = None
+    coverage: dict[str, Any] | None = None
+    records: Sequence[Record] = ()
+    trouble: str = ""
+
+
+def _command(task: Task, agent: AgentPlan) -> Command:
+    return Command(agent.argv, env=dict(agent.env), cwd=task.workdir)
+
+
+def _binds(task: Task, agents: Sequence[AgentPlan]) -> list[Bind]:
+    pairs = dict.fromkeys(bind for agent in agents for bind in agent.binds)
+    binds = [Bind(source, target) for source, target in pairs]
+    if any(agent.kind == "command" for agent in agents):
+        binds.append(Bind(task.path / "instruction.md", INSTRUCTION))
+    return binds
+
+
+async def _work(box: Box, watched: Watched, task: Task, agent: AgentPlan, grader: Grader, made: _Made, state: Path) -> None:
+    """Everything between fork and kill."""
+    drawing = asyncio.create_task(grader.prepare())
+    try:
+        made.finished = await (await watched.agent(_command(task, agent))).wait()
+        await box.freeze()
+        made.alive = await box.processes()
+        made.capture = await box.capture(state)
+        await box.thaw()
+        await drawing
+    finally:
+        drawing.cancel()
+    async with asyncio.TaskGroup() as group:
+        naive = group.create_task(grader.trusting(watched, made.finished))
+        true = group.create_task(grader.grade(state, made.capture.changes))
+    made.trusting, made.grades = naive.result(), true.result()
+
+
+def _verdict(task: Task, made: _Made, harness: set[int]) -> Verdict:
+    if made.grades is None:
+        return decide(made.trusting, Check("ground_truth", None, made.trouble or "the run was not graded"), None)
+    facts = gather(
+        task,
+        records=list(agent_records(made.records, harness)),
+        changes=made.capture.changes if made.capture is not None else (),
+        coverage=made.coverage,
+        alive=made.alive,
+        views=made.grades.views,
+    )
+    return decide(made.trusting, made.grades.ground_truth, made.grades.held_out, findings(facts))
+
+
+async def run_one(session: Session, task: Task, agent: AgentPlan, run_id: str, out: Path, seed: int) -> Result:
+    """Run one agent on one task in a fork of its own and leave a bundle at `out`.
+
+    Failures of our side become the verdict `infra`; only mistakes of the user and cancellation are raised.
+    """
+    begun, started = time.monotonic(), datetime.now(UTC)
+    made, harness = _Made(), set[int]()
+    limits = task_limits(task)
+    with BundleWriter(out) as bundle:
+        phases: dict[str, float] = {}
+        try:
+            snapshot = await session.snapshot(task)
+            examiner = await session.examiner(task)
+            phases["snapshot"] = time.monotonic() - begun
+            grader = Grader(session.engine, task, snapshot, examiner=examiner, seed=seed)
+            cgroup = Limits(limits.memory_bytes, limits.pids, limits.cpu_millis)
+            async with session.witness.watch(run_id_for_box(run_id), cgroup) as watch:
+                async with session.engine.fork(
+                    snapshot, limits=limits, binds=_binds(task, [agent]), cgroup=watch.cgroup
+                ) as box:
+                    phases["fork"] = time.monotonic() - begun
+                    watched = Watched(box, watch)
+                    harness = watched.harness_pids
+                    await _work(box, watched, task, agent, grader, made, bundle.path("state/upper.tar.zst"))
+                    await box.kill()
+                evidence = await watch.seal()
+                made.coverage = evidence.coverage
+                made.records = list(evidence.records())
+                bundle.add_events(evidence.events_path)
+            phases["work"] = time.monotonic() - begun
+        except* (BoxError, WitnessError, VerifyError) as failures:
+            made.trouble = str(_first(failures))
+        verdict = _verdict(task, made, harness)
+        _write(bundle, session, task, [agent], run_id, seed, made, verdict, harness, begun, started, phases)
+    return read_result(out)
+
+
+async def run_shared(
+    session: Session, task: Task, agents: Sequence[AgentPlan], run_id: str, out: Path, seed: int
+) -> Result:
+    """What a harness without forks does: all agents one after the other in one box, the workspace reset between them.
+
+    Only the visible check is made, in that box. The result's `shared` has a slot for each agent.
+    """
+    begun, started = time.monotonic(), datetime.now(UTC)
+    made, harness = _Made(), set[int]()
+    slots: list[SharedSlot] = []
+    limits = task_limits(task)
+    with BundleWriter(out) as bundle:
+        phases: dict[str, float] = {}
+        try:
+            snapshot = await session.snapshot(task)
+            cgroup = Limits(limits.memory_bytes, limits.pids, limits.cpu_millis)
+            async with session.witness.watch(run_id_for_box(run_id), cgroup) as watch:
+                async with session.engine.fork(
+                    snapshot, limits=limits, binds=_shared_binds(agents), cgroup=watch.cgroup
+                ) as box:
+                    watched = Watched(box, watch)
+                    harness = watched.harness_pids
+                    grader = Grader(session.engine, task, snapshot, seed=seed)
+                    for slot, agent in enumerate(agents):
+                        await _reset_workspace(box, task)
+                        made.finished = await (await watched.agent(_moved(_command(task, agent), slot))).wait()
+                        check = await grader.trusting(watched, replace(made.finished, stdout=b""))
+                        is_poison = agent.behaviour is not None and agent.behaviour.kind == "poison"
+                        slots.append(SharedSlot(slot, agent.name, is_poison, check.passed is True))
+                    await box.freeze()
+                    made.capture = await box.capture(bundle.path("state/upper.tar.zst"))
+                    await box.kill()
+                evidence = await watch.seal()
+                made.coverage = evidence.coverage
+                bundle.add_events(evidence.events_path)
+        except* (BoxError, WitnessError, VerifyError) as failures:
+            made.trouble = str(_first(failures))
+        spurious = [slot for slot in slots if not slot.is_poison and not slot.passed]
+        reason = made.trouble or f"{len(spurious)} honest slot(s) fail in the shared box"
+        verdict = decide(None, Check("ground_truth", None if made.trouble else not spurious, reason, "shared"), None)
+        _write(bundle, session, task, agents, run_id, seed, made, verdict, harness, begun, started, phases, slots)
+    return read_result(out)
+
+
+def _shared_binds(agents: Sequence[AgentPlan]) -> list[Bind]:
+    return [Bind(source, f"/slots/{slot}{target}") for slot, agent in enumerate(agents) for source, target in agent.binds]
+
+
+def _moved(command: Command, slot: int) -> Command:
+    """The command with its folder where the shared box shows it."""
+    argv = tuple(f"/slots/{slot}{a}" if isinstance(a, str) and a.startswith(("/agent/", "/solution/")) else a for a in command.argv)
+    return replace(command, argv=argv)
+
+
+async def _reset_workspace(box: Box, task: Task) -> None:
+    """Put the task's own files back, as a harness does between tasks. Nothing else is cleaned."""
+    for target, source in task.files().items():
+        await box.put(target, source.read_bytes(), 0o755 if source.stat().st_mode & 0o100 else 0o644)
+
+
+def run_id_for_box(run_id: str) -> str:
+    """A run's id as the daemon wants box ids: [a-z0-9-]{1,64}, unique among the boxes alive."""
+    slug = "".join(c if c.isalnum() and c.isascii() else "-" for c in run_id.lower())[:50].strip("-")
+    return f"{slug or 'run'}-{secrets.token_hex(4)}"
+
+
+def _first(group: BaseExceptionGroup[Any]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _outcome(finished: Finished | None) -> dict[str, Any]:
+    if finished is None:
+        return {"outcome": Outcome.LOST.value}
+    return {
+        "outcome": finished.outcome.value,
+        "exit_code": finished.exit_code,
+        "signal": finished.signal,
+        "output_truncated": finished.truncated,
+        "wall_s": round(finished.wall_s, 4),
+        "detail": finished.detail,
+    }
+
+
+def _write(
+    bundle: BundleWriter,
+    session: Session,
+    task: Task,
+    agents: Sequence[AgentPlan],
+    run_id: str,
+    seed: int,
+    made: _Made,
+    verdict: Verdict,
+    harness: set[int],
+    begun: float,
+    started: datetime,
+    phases: dict[str, float],
+    slots: Sequence[SharedSlot] = (),
+) -> None:
+    agent = agents[0]
+    name = agent.name if len(agents) == 1 else f"{len(agents)} agents in one box"
+    kind = agent.behaviour.kind if len(agents) == 1 and agent.behaviour is not None else ""
+    run = {
+        "schema": RUN_SCHEMA,
+        "id": run_id,
+        "task": {"id": task.id, "name": task.name, "digest": task.digest(), "workspace": task.workspace,
+                 "visible_tests": list(task.extras.visible_tests)},
+        "agent": {"name": name, "kind": agent.kind, "behaviour_kind": kind, "argv": list(agent.argv)},
+        "engine": session.engine.name,
+        "witness": {"name": session.witness.name, "reason": session.witness.reason},
+        "started": started.isoformat(timespec="milliseconds"),
+        "wall_s": round(time.monotonic() - begun, 4),
+        "phases_s": {phase: round(at, 4) for phase, at in phases.items()},
+        "seed": seed,
+        "limits": asdict(task_limits(task)),
+        "agent_end": _outcome(made.finished),
+        "left_running": [{"pid": pid, "name": escape(name)} for pid, name in made.alive],
+        "harness_pids": sorted(harness),
+        "state": {"digest": made.capture.digest, "entries": made.capture.entries, "bytes": made.capture.size}
+        if made.capture is not None
+        else {},
+        "shared_slots": [asdict(slot) for slot in slots],
+    }  # fmt: skip
+    bundle.add_json("run.json", run)
+    bundle.add_json("verdict.json", verdict.to_json() | {"detail": verdict.reason})
+    bundle.add_json("coverage.json", made.coverage or {"witness": session.witness.name, "complete": False,
+                                                       "reason": made.trouble or "no record"})  # fmt: skip
+    if made.capture is not None:
+        bundle.add_changes(made.capture.changes)
+    if made.finished is not None:
+        bundle.add_bytes("logs/agent.stdout", made.finished.stdout)
+        bundle.add_bytes("logs/agent.stderr", made.finished.stderr)
