@@ -125,7 +125,7 @@ RAW_TRACEPOINT_PROBE(sys_exit)
 	int compat;
 	u32 tid;
 
-	READ(nr, regs->orig_ax);
+	READ(nr, pt_regs, regs, orig_ax);
 	call = which_call(nr, &compat);
 	if (call == CALL_NONE)
 		return 0;

@@ -56,14 +56,14 @@ INLINE void record_connect(struct box *box, u64 box_id, int compat, u64 arg[5], 
 		u16 protocol = 0;
 		short type = 0;
 
-		READ(inode, file->f_inode);
-		READ(mode, inode->i_mode);
+		READ(inode, file, file, f_inode);
+		READ(mode, inode, inode, i_mode);
 		if ((mode & S_FORMAT) == S_SOCKET) {
-			READ(socket, file->private_data);
+			READ(socket, file, file, private_data);
 			if (socket) {
-				READ(type, socket->type);
-				READ(sock, socket->sk);
-				READ(protocol, sock->sk_protocol);
+				READ(type, socket, socket, type);
+				READ(sock, socket, socket, sk);
+				READ(protocol, sock, sock, sk_protocol);
 			}
 		}
 		rec->arg[2] = protocol;

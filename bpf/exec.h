@@ -8,8 +8,8 @@ INLINE void add_cwd(struct build *b, struct task_struct *task)
 	struct place cwd = {};
 	u32 before = b->scratch->flags;
 
-	b->scratch->partial |= READ(fs, task->fs);
-	b->scratch->partial |= read_place(&cwd, &fs->pwd);
+	b->scratch->partial |= READ(fs, task_struct, task, fs);
+	b->scratch->partial |= READ_PLACE(cwd, fs_struct, fs, pwd);
 	add_walk(b, CAISSON_T_CWD_WALK, cwd, task);
 	/* UNRESOLVED speaks of the object, not of the folder it was asked from. */
 	b->scratch->flags = (b->scratch->flags & ~CAISSON_F_UNRESOLVED) | (before & CAISSON_F_UNRESOLVED);
@@ -22,8 +22,8 @@ INLINE void add_argv(struct build *b, struct mm_struct *mm)
 	u64 length;
 	int cut = 0;
 
-	b->scratch->partial |= READ(start, mm->arg_start);
-	b->scratch->partial |= READ(end, mm->arg_end);
+	b->scratch->partial |= READ(start, mm_struct, mm, arg_start);
+	b->scratch->partial |= READ(end, mm_struct, mm, arg_end);
 	length = end - start;
 	OPAQUE(length);
 	if (length > ARGV_MAX) {
@@ -64,9 +64,9 @@ RAW_TRACEPOINT_PROBE(sched_process_exec)
 	if (!begin(b, box, box_id, CAISSON_EXEC, 0))
 		return 0;
 	rec = REC(b);
-	b->scratch->partial |= READ(filename, bprm->filename);
-	b->scratch->partial |= READ(interp, bprm->interp);
-	READ(argc, bprm->argc);
+	b->scratch->partial |= READ(filename, linux_binprm, bprm, filename);
+	b->scratch->partial |= READ(interp, linux_binprm, bprm, interp);
+	READ(argc, linux_binprm, bprm, argc);
 	rec->arg[3] = argc;
 	rec->arg[4] = old;
 	if (task_is_compat())
@@ -74,10 +74,10 @@ RAW_TRACEPOINT_PROBE(sched_process_exec)
 	add_kernel_string(b, CAISSON_T_GIVEN, filename, PATH_READ);
 	if (interp != filename)
 		add_kernel_string(b, CAISSON_T_INTERP, interp, INTERP_READ);
-	b->scratch->partial |= READ(mm, task->mm);
-	b->scratch->partial |= READ(file, mm->exe_file);
-	b->scratch->partial |= READ(inode, file->f_inode);
-	b->scratch->partial |= read_place(&place, &file->f_path);
+	b->scratch->partial |= READ(mm, task_struct, task, mm);
+	b->scratch->partial |= READ(file, mm_struct, mm, exe_file);
+	b->scratch->partial |= READ(inode, file, file, f_inode);
+	b->scratch->partial |= READ_PLACE(place, file, file, f_path);
 	read_object(b, &object, inode, place.dentry);
 	rec->arg[0] = object.dev;
 	rec->arg[1] = object.ino;

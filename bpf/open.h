@@ -98,8 +98,8 @@ INLINE void record_open(struct box *box, u64 box_id, s64 dirfd, u64 path, u32 nr
 		struct inode *inode = 0;
 
 		if (file) {
-			b->scratch->partial |= read_place(&place, &file->f_path);
-			b->scratch->partial |= READ(inode, file->f_inode);
+			b->scratch->partial |= READ_PLACE(place, file, file, f_path);
+			b->scratch->partial |= READ(inode, file, file, f_inode);
 			read_object(b, &object, inode, place.dentry);
 			rec->arg[3] = object.dev;
 			rec->arg[4] = object.ino;

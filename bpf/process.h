@@ -17,9 +17,9 @@ RAW_TRACEPOINT_PROBE(sched_process_fork)
 	if (!box || !begin(b, box, box_id, CAISSON_FORK, 0))
 		return 0;
 	rec = REC(b);
-	b->scratch->partial |= READ(pid, child->tgid);
-	b->scratch->partial |= READ(thread, child->pid);
-	b->scratch->partial |= READ(start, child->start_boottime);
+	b->scratch->partial |= READ(pid, task_struct, child, tgid);
+	b->scratch->partial |= READ(thread, task_struct, child, pid);
+	b->scratch->partial |= READ(start, task_struct, child, start_boottime);
 	rec->arg[0] = pid;
 	rec->arg[1] = thread;
 	rec->arg[2] = start;
@@ -56,12 +56,12 @@ RAW_TRACEPOINT_PROBE(sched_process_exit)
 	struct signal_struct *signal = 0;
 	int live = 0;
 
-	READ(signal, task->signal);
-	READ(live, signal->live.counter);
+	READ(signal, task_struct, task, signal);
+	READ(live, signal_struct, signal, live__counter);
 	last = live == 0;
 #endif
 	rec = REC(b);
-	b->scratch->partial |= READ(code, task->exit_code);
+	b->scratch->partial |= READ(code, task_struct, task, exit_code);
 	rec->arg[0] = code >> 8 & 0xff;
 	rec->arg[1] = code & 0x7f;
 	rec->arg[2] = code >> 7 & 1;

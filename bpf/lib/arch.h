@@ -34,7 +34,7 @@ INLINE int task_is_compat(void)
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 	u32 status = 0;
 
-	READ(status, task->thread_info.status);
+	READ(status, task_struct, task, thread_info__status);
 	return status & TASK_COMPAT;
 }
 
@@ -76,21 +76,21 @@ INLINE int number_is_foreign(int compat)
 INLINE void call_args(u64 arg[5], struct pt_regs *regs, int compat)
 {
 	if (compat) {
-		READ(arg[0], regs->bx);
-		READ(arg[1], regs->cx);
-		READ(arg[2], regs->dx);
-		READ(arg[3], regs->si);
-		READ(arg[4], regs->di);
+		READ(arg[0], pt_regs, regs, bx);
+		READ(arg[1], pt_regs, regs, cx);
+		READ(arg[2], pt_regs, regs, dx);
+		READ(arg[3], pt_regs, regs, si);
+		READ(arg[4], pt_regs, regs, di);
 		arg[0] = (u32)arg[0];
 		arg[1] = (u32)arg[1];
 		arg[2] = (u32)arg[2];
 		arg[3] = (u32)arg[3];
 		arg[4] = (u32)arg[4];
 	} else {
-		READ(arg[0], regs->di);
-		READ(arg[1], regs->si);
-		READ(arg[2], regs->dx);
-		READ(arg[3], regs->r10);
-		READ(arg[4], regs->r8);
+		READ(arg[0], pt_regs, regs, di);
+		READ(arg[1], pt_regs, regs, si);
+		READ(arg[2], pt_regs, regs, dx);
+		READ(arg[3], pt_regs, regs, r10);
+		READ(arg[4], pt_regs, regs, r8);
 	}
 }

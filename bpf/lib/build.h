@@ -41,12 +41,12 @@ INLINE void fill_task(struct build *b, struct task_struct *task)
 	rec->uid = owner;
 	rec->gid = owner >> 32;
 	rec->reserved = 0;
-	b->scratch->partial |= READ(leader, task->group_leader);
-	b->scratch->partial |= READ(rec->start_ns, leader->start_boottime);
-	b->scratch->partial |= READ(parent, task->real_parent);
-	b->scratch->partial |= READ(rec->ppid, parent->tgid);
-	b->scratch->partial |= READ(leader, parent->group_leader);
-	b->scratch->partial |= READ(rec->parent_start_ns, leader->start_boottime);
+	b->scratch->partial |= READ(leader, task_struct, task, group_leader);
+	b->scratch->partial |= READ(rec->start_ns, task_struct, leader, start_boottime);
+	b->scratch->partial |= READ(parent, task_struct, task, real_parent);
+	b->scratch->partial |= READ(rec->ppid, task_struct, parent, tgid);
+	b->scratch->partial |= READ(leader, task_struct, parent, group_leader);
+	b->scratch->partial |= READ(rec->parent_start_ns, task_struct, leader, start_boottime);
 	bpf_get_current_comm(rec->comm, sizeof(rec->comm));
 }
 

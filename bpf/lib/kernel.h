@@ -1,15 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Reading the kernel. Types come from the running kernel's BTF; no dereference is left to bcc's rewriting: a read
- * goes through READ, and a failed one leaves a zero and is noted in the record being built.
+ * Reading the kernel. The layout of a kernel structure is never left to the compiler: bcc compiles with x86's data layout and
+ * generates code with BPF's, and where the two differ (in mm_struct of 6.18 by 16 bytes) argv reads as the environment,
+ * without a word. Every offset and size is a number from the kernel's BTF, which the loader looks up for each READ and
+ * OFFSET it finds here, and it is added as a number: with pointers, LLVM turns the sum back into a member access.
+ * READ refuses to compile when the variable is not as large as the member. Members of members are written with two
+ * underscores.
  */
 #pragma once
 
 #define INLINE static __always_inline
 
-/* dst = *src, through the fault-safe read, which leaves zeros where src cannot be read and then returns non-zero.
+#define OFFSET(type, member) CAISSON_OFFSET_##type##__##member
+#define SIZE(type, member) CAISSON_SIZE_##type##__##member
+
+/* dst = ptr->member, through the fault-safe read, which leaves zeros where it cannot read and then returns non-zero.
  * Results are collected with |=, not compared: every branch doubles what the verifier has to follow. */
-#define READ(dst, src) ((u32)bpf_probe_read_kernel(&(dst), sizeof(dst), &(src)))
+#define READ(dst, type, ptr, member)                                                                        \
+	({                                                                                                  \
+		_Static_assert(sizeof(dst) == SIZE(type, member), "size of " #type "." #member);            \
+		(u32)bpf_probe_read_kernel(&(dst), sizeof(dst), (void *)((u64)(ptr) + OFFSET(type, member))); \
+	})
 
 /* Makes the compiler forget what it knows about a number, so that the mask behind it stays in the code. */
 #define OPAQUE(x) asm volatile("" : "+r"(x))

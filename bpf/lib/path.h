@@ -11,10 +11,9 @@ struct place {
 	struct dentry *dentry;
 };
 
-INLINE u32 read_place(struct place *place, const struct path *path)
-{
-	return READ(place->mnt, path->mnt) | READ(place->dentry, path->dentry);
-}
+/* The struct path at an offset of something. */
+#define READ_PLACE(place, type, ptr, member)                                                        \
+	(READ((place).mnt, type, ptr, member##__mnt) | READ((place).dentry, type, ptr, member##__dentry))
 
 enum { WALK_DONE, WALK_CUT, WALK_ELSEWHERE };
 
@@ -28,8 +27,8 @@ INLINE void add_walk(struct build *b, u32 tag, struct place from, struct task_st
 	struct place here = from, root = {};
 	struct fs_struct *fs = 0;
 
-	s->partial |= READ(fs, task->fs);
-	s->partial |= read_place(&root, &fs->root);
+	s->partial |= READ(fs, task_struct, task, fs);
+	s->partial |= READ_PLACE(root, fs_struct, fs, root);
 	s->length = 0;
 	s->end = WALK_CUT;
 #pragma clang loop unroll(disable)
@@ -43,24 +42,24 @@ INLINE void add_walk(struct build *b, u32 tag, struct place from, struct task_st
 			s->end = WALK_DONE;
 			break;
 		}
-		READ(top, here.mnt->mnt_root);
+		READ(top, vfsmount, here.mnt, mnt_root);
 		if (here.dentry == top) {
-			struct mount *mount = (void *)here.mnt - offsetof(struct mount, mnt), *parent = 0;
+			struct mount *mount = (void *)((u64)here.mnt - OFFSET(mount, mnt)), *parent = 0;
 
-			READ(parent, mount->mnt_parent);
+			READ(parent, mount, mount, mnt_parent);
 			if (!parent || parent == mount) {
 				s->end = WALK_ELSEWHERE; /* the root of another tree */
 				break;
 			}
-			READ(here.dentry, mount->mnt_mountpoint);
-			here.mnt = (void *)parent + offsetof(struct mount, mnt);
+			READ(here.dentry, mount, mount, mnt_mountpoint);
+			here.mnt = (void *)((u64)parent + OFFSET(mount, mnt));
 			continue;
 		}
 		length = s->length;
 		if (length > PATH_BYTES - NAME_READ)
 			break;
-		s->partial |= READ(up, here.dentry->d_parent);
-		s->partial |= READ(name, here.dentry->d_name.name);
+		s->partial |= READ(up, dentry, here.dentry, d_parent);
+		s->partial |= READ(name, dentry, here.dentry, d_name__name);
 		n = bpf_probe_read_kernel_str(at(b, s->off + 8 + length), NAME_READ, name);
 		if (n > 1) /* a nameless one (pipe, socket) adds nothing */
 			s->length = length + n;
@@ -93,25 +92,25 @@ INLINE void read_object(struct build *b, struct object *object, struct inode *in
 	umode_t mode = 0;
 	u32 dev = 0, nlink = 0;
 
-	b->scratch->partial |= READ(super, inode->i_sb);
-	b->scratch->partial |= READ(dev, super->s_dev);
-	b->scratch->partial |= READ(object->ino, inode->i_ino);
-	READ(nlink, inode->i_nlink);
-	READ(mode, inode->i_mode);
+	b->scratch->partial |= READ(super, inode, inode, i_sb);
+	b->scratch->partial |= READ(dev, super_block, super, s_dev);
+	b->scratch->partial |= READ(object->ino, inode, inode, i_ino);
+	READ(nlink, inode, inode, i_nlink);
+	READ(mode, inode, inode, i_mode);
 	object->dev = user_dev(dev);
 	object->nlink = nlink;
 	object->mode = mode;
-	READ(hashed, dentry->d_hash.pprev);
-	READ(parent, dentry->d_parent);
+	READ(hashed, dentry, dentry, d_hash__pprev);
+	READ(parent, dentry, dentry, d_parent);
 	if (!nlink || (!hashed && parent != dentry))
 		b->scratch->flags |= CAISSON_F_DELETED;
 #ifdef CAISSON_OVERLAY
-	READ(magic, super->s_magic);
+	READ(magic, super_block, super, s_magic);
 	if (magic == OVERLAY_MAGIC) {
-		struct ovl_inode *ovl = (void *)inode - offsetof(struct ovl_inode, vfs_inode);
+		struct ovl_inode *ovl = (void *)((u64)inode - OFFSET(ovl_inode, vfs_inode));
 		struct dentry *upper = 0;
 
-		READ(upper, ovl->__upperdentry);
+		READ(upper, ovl_inode, ovl, __upperdentry);
 		if (upper)
 			b->scratch->flags |= CAISSON_F_UPPER;
 	}
@@ -127,12 +126,12 @@ INLINE struct file *file_of(u32 fd)
 	struct file **all = 0, *file = 0;
 	u32 max = 0;
 
-	READ(files, task->files);
-	READ(table, files->fdt);
-	READ(max, table->max_fds);
+	READ(files, task_struct, task, files);
+	READ(table, files_struct, files, fdt);
+	READ(max, fdtable, table, max_fds);
 	if (fd >= max)
 		return 0;
-	READ(all, table->fd);
-	READ(file, all[fd]);
+	READ(all, fdtable, table, fd);
+	bpf_probe_read_kernel(&file, sizeof(file), all + fd);
 	return file;
 }

@@ -33,11 +33,31 @@ class SelfTestError(TracerdError):
     """The kernel's record of a known child is not what the child did."""
 
 
-class BoxError(TracerdError):
-    """A box does not exist, exists already, or is in the wrong state."""
+class ServeError(TracerdError):
+    """The daemon cannot serve: its place is taken, or a socket cannot be made."""
 
 
 class UsageError(TracerdError):
     """The caller asked for something that cannot be."""
 
     exit_code: ClassVar[int] = 2
+
+
+class BoxExists(UsageError):
+    """The caller has a box of this name."""
+
+
+class BoxUnknown(UsageError):
+    """The caller has no box of this name."""
+
+
+class BoxState(UsageError):
+    """The box is sealed, or cannot be sealed now."""
+
+
+class NotYours(UsageError):
+    """The process belongs to someone else."""
+
+
+class TooMany(UsageError):
+    """A bound on boxes is reached."""

@@ -2,7 +2,7 @@
 """The one-shot loader: compile, load, attach, pin, write the manifest, exit.
 
 Runs on the distribution's own Python, because bcc comes from the distribution; standard library and bcc only, and
-nothing of this package is imported. The daemon starts it as a child and never holds bcc itself.
+of this package only ``btf.py``. The daemon starts it as a child and never holds bcc itself.
 
 No kernel headers are used: with headers of another version bcc compiles, loads and silently reads garbage. A small
 source tree is made from the kernel's own BTF instead, so the types are the running kernel's.
@@ -21,6 +21,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # on its own, beside its neighbour and without the package
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    from btf import Btf, BtfError
+else:
+    from caisson_tracerd.btf import Btf, BtfError
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 API = 1
@@ -89,17 +96,19 @@ def write_source_tree(root: Path, types: str) -> None:
         (root / name).write_text(text)
 
 
-def source_files(folder: Path) -> list:
+def source_files(folder: Path) -> list[Path]:
     """Every source, in a fixed order."""
     return sorted(path for path in folder.rglob("*") if path.suffix in (".c", ".h"))
 
 
-def source_digest(folder: Path) -> dict:
+def source_digest(folder: Path) -> dict[str, str]:
     """sha256 of each source by name."""
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in source_files(folder)}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in source_files(folder)
+    }
 
 
-def flatten(path: Path, seen: set) -> str:
+def flatten(path: Path, seen: set[Path]) -> str:
     """One text of a source and what it includes: bcc rewrites map accesses only in its main file."""
     text = [f'#line 1 "{path.name}"']
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -116,29 +125,46 @@ def flatten(path: Path, seen: set) -> str:
     return "\n".join(text)
 
 
-def definitions(types: str, level: int) -> dict:
-    """What the sources must know about this kernel, found in its types."""
-    found = {
-        "CAISSON_X86_64": os.uname().machine == "x86_64",
-        "CAISSON_OVERLAY": re.search(r"^struct ovl_inode \{", types, re.M) is not None,
-        "CAISSON_EXIT_GROUP_DEAD": re.search(
-            r"btf_trace_sched_process_exit\)\(void \*, struct task_struct \*, bool\)", types
-        )
-        is not None,
-    }
-    values = {name: 1 for name, yes in found.items() if yes}
+def definitions(text: str, btf: Btf, level: int) -> dict[str, int]:
+    """What the sources must know about this kernel: every offset they ask for, and which variant of it this is."""
+    values = {"CAISSON_BOX_LEVEL": level}
+    if os.uname().machine == "x86_64":
+        values["CAISSON_X86_64"] = 1
+    if btf.has_struct("ovl_inode"):
+        values["CAISSON_OVERLAY"] = 1
+    # void *, task, and since 6.16 whether the whole group is dead
+    if btf.parameters("btf_trace_sched_process_exit") == 3:
+        values["CAISSON_EXIT_GROUP_DEAD"] = 1
     possible = Path("/sys/devices/system/cpu/possible").read_text().strip()
     values["CAISSON_CPUS"] = int(re.split("[-,]", possible)[-1]) + 1
-    values["CAISSON_BOX_LEVEL"] = level
+    for owner, member in fields_used(text):
+        if owner == "ovl_inode" and "CAISSON_OVERLAY" not in values:
+            continue
+        place = btf.place(owner, member.split("__") if not member.startswith("__") else [member])
+        values[f"CAISSON_OFFSET_{owner}__{member}"] = place.offset
+        values[f"CAISSON_SIZE_{owner}__{member}"] = place.size
     return values
 
 
-def load(sources: Path, pins: Path, level: int) -> dict:
+def fields_used(text: str) -> set[tuple[str, str]]:
+    """(structure, member) of every READ, READ_PLACE and OFFSET in the sources."""
+    plain = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    found = {(owner, member) for owner, member in re.findall(r"\bREAD\([^,]+, (\w+), [^,]+, (\w+)\)", plain)}
+    found |= {(owner, member) for owner, member in re.findall(r"\bOFFSET\((\w+), (\w+)\)", plain)}
+    for owner, member in re.findall(r"\bREAD_PLACE\([^,]+, (\w+), [^,]+, (\w+)\)", plain):
+        found |= {(owner, f"{member}__{part}") for part in ("mnt", "dentry")}
+    return {(owner, member) for owner, member in found if owner != "type"}
+
+
+def load(sources: Path, pins: Path, level: int) -> dict[str, Any]:
     """Compile, load, attach and pin everything; returns the manifest."""
     started = time.monotonic()
     types = kernel_types()
     text = flatten(sources / "witness.c", set())
-    defines = definitions(types, level)
+    try:
+        defines = definitions(text, Btf.read(BTF), level)
+    except BtfError as problem:
+        raise Refused(f"{problem}; the programs do not know this kernel") from None
     with tempfile.TemporaryDirectory(prefix="caisson-types-") as root:
         write_source_tree(Path(root), types)
         os.environ["BCC_KERNEL_SOURCE"] = root
@@ -148,7 +174,10 @@ def load(sources: Path, pins: Path, level: int) -> dict:
             from bcc.libbcc import lib
         except ImportError as problem:
             raise Refused(f"bcc is missing ({problem}); install the package python3-bpfcc") from None
-        flags = [f"-D{name}={value}" for name, value in defines.items()] + ["-Wno-unused-function", "-Wno-address-of-packed-member"]
+        flags = [f"-D{name}={value}" for name, value in defines.items()] + [
+            "-Wno-unused-function",
+            "-Wno-address-of-packed-member",
+        ]
         try:
             programs = BPF(text=text, cflags=flags)
         except Exception as problem:
@@ -168,7 +197,7 @@ def load(sources: Path, pins: Path, level: int) -> dict:
         "machine": os.uname().machine,
         "btf_sha256": hashlib.sha256(BTF.read_bytes()).hexdigest(),
         "bcc": bcc_version,
-        "definitions": defines,
+        "definitions": {name: value for name, value in defines.items() if "_SIZE_" not in name},
         "maps": {name: {"entries": programs[name.encode()].max_entries} for name in PINNED_MAPS},
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "pins": str(pins),
@@ -176,7 +205,7 @@ def load(sources: Path, pins: Path, level: int) -> dict:
     }
 
 
-def pin(lib, programs, pins: Path) -> None:
+def pin(lib: Any, programs: Any, pins: Path) -> None:
     """All or nothing: links and maps under one folder."""
     (pins / "boxes_rings").mkdir(parents=True, mode=0o700)
     wanted = {f"map_{name}": programs[name.encode()].map_fd for name in PINNED_MAPS}

@@ -1,0 +1,161 @@
+"""Plain bpf(2): what the daemon needs of it, so that it never holds bcc.
+
+Maps and links are found by their pins. A ring is mapped into memory and handed out in whole committed spans.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+from caisson_tracerd.errors import BpfError
+
+_NR_BPF: Final = {"x86_64": 321, "aarch64": 280}
+_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _OBJ_PIN, _OBJ_GET = 0, 1, 2, 3, 6, 7
+_TYPE_RINGBUF: Final = 27
+_ATTR_BYTES: Final = 128
+
+_HEADER: Final = 8
+_BUSY: Final = 1 << 31
+_LENGTH: Final = (1 << 30) - 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _bpf(command: int, attributes: bytes, what: str) -> int:
+    number = _NR_BPF.get(os.uname().machine)
+    if number is None:
+        raise BpfError(f"{what}: bpf(2) is not known on {os.uname().machine}")
+    buffer = ctypes.create_string_buffer(attributes, _ATTR_BYTES)
+    result: int = _libc.syscall(number, command, buffer, _ATTR_BYTES)
+    if result < 0:
+        code = ctypes.get_errno()
+        problem = BpfError(f"{what}: {os.strerror(code)}")
+        problem.__cause__ = OSError(code, os.strerror(code))
+        raise problem
+    return result
+
+
+def _failed_with(problem: BpfError, code: int) -> bool:
+    return isinstance(problem.__cause__, OSError) and problem.__cause__.errno == code
+
+
+def _path(path: Path) -> ctypes.Array[ctypes.c_char]:
+    return ctypes.create_string_buffer(bytes(path) + b"\0")
+
+
+def pinned(path: Path) -> int:
+    """A descriptor of what is pinned there; the caller closes it."""
+    name = _path(path)
+    return _bpf(_OBJ_GET, struct.pack("QII", ctypes.addressof(name), 0, 0), f"pin {path}")
+
+
+def pin(descriptor: int, path: Path) -> None:
+    """Keep a map or link alive under a name."""
+    name = _path(path)
+    _bpf(_OBJ_PIN, struct.pack("QII", ctypes.addressof(name), descriptor, 0), f"pin {path}")
+
+
+def create_ring(size: int) -> int:
+    """A new ring of ``size`` bytes (a power of two, whole pages); the caller closes the descriptor."""
+    return _bpf(_MAP_CREATE, struct.pack("IIIII", _TYPE_RINGBUF, 0, 0, size, 0), f"ring of {size} bytes")
+
+
+class Map:
+    """A hash map with keys of 64 bits."""
+
+    def __init__(self, descriptor: int, value_bytes: int, name: str) -> None:
+        self._descriptor = descriptor
+        self._value_bytes = value_bytes
+        self._name = name
+
+    @classmethod
+    def at(cls, path: Path, value_bytes: int) -> Map:
+        return cls(pinned(path), value_bytes, path.name)
+
+    def get(self, key: int) -> bytes | None:
+        """The value, or None."""
+        value = ctypes.create_string_buffer(self._value_bytes)
+        try:
+            self._element(_MAP_LOOKUP, key, ctypes.addressof(value))
+        except BpfError as problem:
+            if _failed_with(problem, errno.ENOENT):
+                return None
+            raise
+        return value.raw
+
+    def put(self, key: int, value: bytes) -> None:
+        """Set or replace."""
+        held = ctypes.create_string_buffer(value, self._value_bytes)
+        self._element(_MAP_UPDATE, key, ctypes.addressof(held))
+
+    def delete(self, key: int) -> None:
+        """Remove; nothing happens when it is not there."""
+        try:
+            self._element(_MAP_DELETE, key, 0)
+        except BpfError as problem:
+            if not _failed_with(problem, errno.ENOENT):
+                raise
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _element(self, command: int, key: int, value: int) -> None:
+        held = ctypes.c_uint64(key)
+        attributes = struct.pack("IIQQQ", self._descriptor, 0, ctypes.addressof(held), value, 0)
+        _bpf(command, attributes, f"map {self._name}")
+
+
+class Ring:
+    """The reading end of a ring buffer. ``consumed`` counts bytes since the ring was made, across restarts."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        page = mmap.PAGESIZE
+        self.descriptor = descriptor
+        self.size = size
+        try:
+            self._consumer = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=0)
+            self._area = mmap.mmap(descriptor, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+        except (OSError, ValueError) as problem:
+            os.close(descriptor)
+            raise BpfError(f"ring of {size} bytes cannot be mapped: {problem}") from problem
+        self._positions = memoryview(self._area)[:8].cast("Q")
+        self._data = memoryview(self._area)[page:]
+        self._words = self._data.cast("I")
+
+    @property
+    def consumed(self) -> int:
+        return int(struct.unpack_from("Q", self._consumer, 0)[0])
+
+    @property
+    def produced(self) -> int:
+        return self._positions[0]
+
+    def span(self, limit: int) -> memoryview:
+        """The committed records after ``consumed``, at least one record and else at most about ``limit`` bytes."""
+        begin = position = self.consumed
+        end = min(self.produced, begin + limit)
+        words, mask = self._words, self.size // 4 - 1
+        while position < end:
+            header = words[(position >> 2) & mask]
+            if header & _BUSY:
+                break
+            position += ((header & _LENGTH) + _HEADER + 7) & ~7
+        start = begin & (self.size - 1)
+        return self._data[start : start + position - begin]
+
+    def advance(self, count: int) -> None:
+        """Give ``count`` bytes back to the kernel."""
+        struct.pack_into("Q", self._consumer, 0, self.consumed + count)
+
+    def close(self) -> None:
+        for view in (self._words, self._data, self._positions):
+            view.release()
+        self._area.close()
+        self._consumer.close()
+        os.close(self.descriptor)

@@ -1,0 +1,168 @@
+"""``tracerd``: serve, load, unload, status, doctor.
+
+Exit codes: 0 done; 1 doctor found something missing; 2 wrong use; 3 the host or a daemon is at fault.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import click
+
+from caisson_runner.errors import CaissonError
+from caisson_tracerd.layout import CGROUP_PARENT, RUN_DIR, STATE_DIR, Layout
+
+P = ParamSpec("P")
+
+EXIT_CODES = "Exit codes: 0 done, 1 something is missing (doctor), 2 wrong use, 3 the host or the daemon is at fault."
+
+
+def _one_line(command: Callable[P, None]) -> Callable[P, None]:
+    """A known problem is one line and an exit code, never a stack trace."""
+
+    @wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except CaissonError as problem:
+            click.echo(f"tracerd: {problem}", err=True)
+            sys.exit(problem.exit_code)
+
+    return wrapped
+
+
+def _places(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say where everything lies, as one Layout."""
+
+    @click.option("--run-dir", type=Path, default=RUN_DIR, show_default=True, help="Sockets, manifest, lock.")
+    @click.option("--state-dir", type=Path, default=STATE_DIR, show_default=True, help="Journals of boxes.")
+    @click.option("--cgroup-parent", default=CGROUP_PARENT, show_default=True, help="Our folder in the v2 hierarchy.")
+    @wraps(command)
+    def wrapped(run_dir: Path, state_dir: Path, cgroup_parent: str, **rest: Any) -> None:
+        def start() -> None:
+            command(layout=Layout(run_dir.absolute(), state_dir.absolute(), cgroup_parent), **rest)
+
+        _one_line(start)()
+
+    return wrapped
+
+
+@click.group(epilog=EXIT_CODES)
+@click.version_option(package_name="caisson", prog_name="tracerd")
+def main() -> None:
+    """The witness daemon of Caisson: records what boxes do, from the kernel.
+
+    \b
+    Examples:
+      sudo tracerd doctor
+      sudo tracerd serve --allow alice
+      sudo tracerd status --json
+    """
+
+
+@main.command(epilog=EXIT_CODES)
+@_places
+@click.option("--allow", multiple=True, metavar="USER", help="A user who gets a socket of their own; repeat.")
+@click.option("--ring-size", type=int, default=4 << 20, show_default=True, help="Bytes of a box's ring.")
+@click.option("--unload-on-exit", is_flag=True, help="Drop every box and remove every pin at the end.")
+def serve(layout: Layout, allow: tuple[str, ...], ring_size: int, unload_on_exit: bool) -> None:
+    """Run the daemon until SIGTERM. Loads the programs if they are not loaded, and proves that they see.
+
+    Without --unload-on-exit the pins stay, the kernel records on, and the next daemon loses nothing.
+
+    \b
+    Example:
+      sudo tracerd serve --allow alice --allow bob
+    """
+    from caisson_tracerd.registry import checked_ring_bytes
+    from caisson_tracerd.serve import Options, uid_of
+    from caisson_tracerd.serve import serve as run
+
+    users = tuple(uid_of(name) for name in allow)
+    run(Options(layout, users, checked_ring_bytes(ring_size), unload_on_exit))
+
+
+@main.command(epilog=EXIT_CODES)
+@_places
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
+def load(layout: Layout, as_json: bool) -> None:
+    """Compile, load and pin the programs, without a daemon."""
+    from caisson_tracerd import pins
+    from caisson_tracerd.serve import lock
+
+    pins.require_root()
+    layout.run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with lock(layout):
+        manifest = pins.check(layout)
+        fresh = manifest is None
+        manifest = manifest or pins.load(layout)
+    if as_json:
+        click.echo(json.dumps(manifest, indent=1, sort_keys=True))
+    else:
+        how = f"loaded in {manifest['load_seconds']} s" if fresh else "loaded already"
+        click.echo(f"{how}: {manifest['tier']} tier, {len(manifest['hooks'])} hooks, pinned under {layout.pins}")
+
+
+@main.command(epilog=EXIT_CODES)
+@_places
+def unload(layout: Layout) -> None:
+    """Remove pins and our own mount. Boxes that are open lose their witness."""
+    from caisson_tracerd import pins
+    from caisson_tracerd.serve import lock
+
+    pins.require_root()
+    if not layout.run_dir.is_dir():
+        click.echo("nothing was loaded")
+        return
+    with lock(layout):
+        found = pins.unload(layout)
+    layout.lock.unlink(missing_ok=True)
+    click.echo("unloaded" if found else "nothing was loaded")
+
+
+@main.command(epilog=EXIT_CODES)
+@_places
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def status(layout: Layout, as_json: bool) -> None:
+    """Whether programs are loaded, a daemon answers, and which boxes the caller has."""
+    from caisson_tracerd.status import look
+
+    found = look(layout)
+    if as_json:
+        click.echo(json.dumps(found, indent=1, sort_keys=True))
+        return
+    click.echo(f"programs: {found['programs']}")
+    click.echo(f"daemon:   {found['daemon']}")
+    for box in found["boxes"]:
+        click.echo(f"box {box['id']}: {box['state']}, {box['journal_bytes']} bytes of journal")
+
+
+@main.command(epilog=EXIT_CODES)
+@_places
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def doctor(layout: Layout, as_json: bool) -> None:
+    """Check everything the witness needs, and say what to do about what is missing."""
+    from dataclasses import asdict
+
+    from caisson_tracerd.doctor import examine
+
+    findings = examine(layout)
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        for finding in findings:
+            mark = "ok     " if finding.ok else "missing" if finding.needed else "note   "
+            click.echo(f"{mark} {finding.name}: {finding.detail}")
+            if not finding.ok:
+                click.echo(f"        -> {finding.remedy}")
+    if any(finding.needed and not finding.ok for finding in findings):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

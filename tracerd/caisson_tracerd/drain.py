@@ -1,0 +1,68 @@
+"""When to drain: one wake-up for many records.
+
+The kernel signals a ring with the first record after its reader caught up. The drainer then waits a little, so that a
+busy box costs some twenty wake-ups a second and not one for each record. A ring past its half signals with every record;
+a second signal therefore means: now. A slow sweep over all rings covers a signal that was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Callable
+from typing import Final
+
+PAUSE_S: Final = 0.05
+SWEEP_S: Final = 1.0
+
+
+class Drainer:
+    """Calls ``drain(descriptor)`` for rings with records; lives in one event loop."""
+
+    def __init__(self, drain: Callable[[int], None]) -> None:
+        self._drain = drain
+        self._loop = asyncio.get_running_loop()
+        self._epoll = select.epoll()
+        self._waiting: dict[int, asyncio.TimerHandle] = {}
+        self._rings: set[int] = set()
+        self._loop.add_reader(self._epoll.fileno(), self._signalled)
+        self._sweep = self._loop.call_later(SWEEP_S, self._sweep_all)
+
+    def add(self, descriptor: int) -> None:
+        """Watch a ring."""
+        self._rings.add(descriptor)
+        self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+
+    def remove(self, descriptor: int) -> None:
+        """Forget a ring, before its descriptor is closed."""
+        if descriptor in self._rings:
+            self._rings.discard(descriptor)
+            self._epoll.unregister(descriptor)
+        timer = self._waiting.pop(descriptor, None)
+        if timer is not None:
+            timer.cancel()
+
+    def close(self) -> None:
+        self._sweep.cancel()
+        for descriptor in list(self._rings):
+            self.remove(descriptor)
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    def _signalled(self) -> None:
+        for descriptor, _ in self._epoll.poll(0):
+            timer = self._waiting.get(descriptor)
+            if timer is None:
+                self._waiting[descriptor] = self._loop.call_later(PAUSE_S, self._due, descriptor)
+            else:
+                timer.cancel()
+                self._due(descriptor)
+
+    def _due(self, descriptor: int) -> None:
+        self._waiting.pop(descriptor, None)
+        self._drain(descriptor)
+
+    def _sweep_all(self) -> None:
+        for descriptor in self._rings - set(self._waiting):
+            self._drain(descriptor)
+        self._sweep = self._loop.call_later(SWEEP_S, self._sweep_all)

@@ -1,0 +1,86 @@
+"""A box's journal: the ring's spans, appended as they are, served by offset.
+
+One invariant makes a killed daemon harmless: the journal's length equals the ring's count of consumed bytes. Bytes are
+written first and given back to the kernel second; a journal longer than that count was cut off in between and is
+truncated before the ring is drained again. Nothing is lost and nothing stands in it twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from caisson_tracerd.bpfsys import Ring
+
+CHUNK_BYTES: Final = 1 << 18
+_SPAN_BYTES: Final = 1 << 20
+
+
+class Journal:
+    """An append-only file with readers that may wait for more."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.size = os.fstat(self._descriptor).st_size
+        self.closed = False
+        self._more = asyncio.Event()
+
+    def agree_with(self, ring: Ring) -> None:
+        """After a restart: forget what was written but not yet given back."""
+        if self.size > ring.consumed:
+            os.ftruncate(self._descriptor, ring.consumed)
+            self.size = ring.consumed
+
+    def drain(self, ring: Ring) -> int:
+        """Copy everything committed; returns the bytes taken. OSError leaves the rest in the ring."""
+        total = 0
+        while True:
+            span = ring.span(_SPAN_BYTES)
+            try:
+                if not span.nbytes:
+                    break
+                written = os.write(self._descriptor, span)
+                while written < span.nbytes:
+                    written += os.write(self._descriptor, span[written:])
+            except OSError:
+                os.ftruncate(self._descriptor, self.size)
+                raise
+            finally:
+                taken = span.nbytes
+                span.release()
+            self.size += taken
+            ring.advance(taken)
+            total += taken
+        if total:
+            self._wake()
+        return total
+
+    def finish(self) -> None:
+        """No more will come; waiting readers end."""
+        self.closed = True
+        self._wake()
+
+    async def read(self, offset: int, follow: bool) -> AsyncIterator[tuple[int, bytes]]:
+        """(offset, bytes) from ``offset`` on; with ``follow`` until the journal is finished."""
+        while True:
+            more = self._more
+            while offset < self.size:
+                data = os.pread(self._descriptor, min(CHUNK_BYTES, self.size - offset), offset)
+                yield offset, data
+                offset += len(data)
+            if not follow or (self.closed and offset >= self.size):
+                return
+            if more is self._more:
+                await more.wait()
+
+    def close(self) -> None:
+        self.finish()
+        os.close(self._descriptor)
+
+    def _wake(self) -> None:
+        self._more.set()
+        self._more = asyncio.Event()

@@ -1,0 +1,199 @@
+"""Every box of every caller, and the rules about them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+from caisson_tracerd import process
+from caisson_tracerd.box import Box, Kernel, Note
+from caisson_tracerd.cgroup import Cgroup, Limits
+from caisson_tracerd.drain import Drainer
+from caisson_tracerd.errors import (
+    BoxExists,
+    BoxState,
+    BoxUnknown,
+    CgroupError,
+    NotYours,
+    TooMany,
+    TracerdError,
+    UsageError,
+)
+from caisson_tracerd.layout import Layout
+
+DEFAULT_RING_BYTES: Final = 4 << 20
+MIN_RING_BYTES: Final = 1 << 16
+MAX_RING_BYTES: Final = 1 << 26
+MAX_BOXES: Final = 1000
+MAX_BOXES_OF_USER: Final = 128
+_ID: Final = re.compile(r"[a-z0-9-]{1,64}")
+
+
+class Registry:
+    """Boxes by (uid, id). Lives in one event loop; a box is changed by one call at a time."""
+
+    def __init__(self, layout: Layout, kernel: Kernel, ring_bytes: int = DEFAULT_RING_BYTES) -> None:
+        self._layout = layout
+        self._kernel = kernel
+        self._ring_bytes = checked_ring_bytes(ring_bytes)
+        self._boxes: dict[tuple[int, str], Box] = {}
+        self._by_ring: dict[int, Box] = {}
+        self._locks: dict[tuple[int, str], asyncio.Lock] = {}
+        self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._drainer = Drainer(self._drain)
+
+    def adopt_all(self) -> list[str]:
+        """Take over what an earlier daemon left; returns one line for each box that could not be."""
+        problems = []
+        for folder in sorted(self._layout.boxes_dir.glob("*/*")):
+            try:
+                box = Box.adopt(folder, self._kernel, self._boot_id)
+            except TracerdError as problem:
+                shutil.rmtree(folder, ignore_errors=True)
+                problems.append(str(problem))
+                continue
+            if box is not None:
+                self._keep(box)
+                box.drain()
+            else:
+                problems.append(f"box {folder.name} did not survive and was dropped")
+        return problems
+
+    def of(self, uid: int) -> list[Box]:
+        """The caller's boxes."""
+        return [box for (owner, _), box in sorted(self._boxes.items()) if owner == uid]
+
+    def get(self, uid: int, box_id: str) -> Box:
+        try:
+            return self._boxes[uid, box_id]
+        except KeyError:
+            raise BoxUnknown(f"you have no box {box_id!r}; create it first") from None
+
+    async def create(self, uid: int, box_id: str, limits: Limits, ring_bytes: int) -> tuple[Box, tuple[str, ...]]:
+        """A cgroup and a ring for a new box; with the limits nobody can enforce here."""
+        if not _ID.fullmatch(box_id):
+            raise UsageError(f"box id {box_id[:80]!r} is not of the form [a-z0-9-]{{1,64}}")
+        size = checked_ring_bytes(ring_bytes) if ring_bytes else self._ring_bytes
+        async with self._lock(uid, box_id):
+            if (uid, box_id) in self._boxes:
+                raise BoxExists(f"you have a box {box_id!r} already; drop it or take another name")
+            if len(self._boxes) >= MAX_BOXES or (uid and len(self.of(uid)) >= MAX_BOXES_OF_USER):
+                raise TooMany("there are too many boxes; drop some")
+            cgroup = Cgroup.create(box_id, limits, self._layout.user_parent(uid))
+            try:
+                if uid:
+                    for name in ("cgroup.freeze", "cgroup.kill"):
+                        if (cgroup.path / name).exists():
+                            os.chown(cgroup.path / name, uid, -1)
+                note = Note(box_id, uid, self._boot_id, str(cgroup.path), cgroup.id, size)
+                box = Box.create(note, self._layout.boxes_dir / str(uid) / box_id, self._kernel)
+            except BaseException:
+                cgroup.remove()
+                raise
+            self._keep(box)
+            return box, cgroup.missing
+
+    async def admit(self, uid: int, box_id: str, pid: int) -> int:
+        """Move the caller's waiting process in; returns its start time in ns since boot."""
+        async with self._lock(uid, box_id):
+            box = self._open(uid, box_id)
+            with process.held(pid) as found:
+                if uid and found.uids != {uid}:
+                    raise NotYours(f"process {pid} is not yours (uid {uid}); admit your own")
+                if found.in_cgroup_below(f"/{self._layout.cgroup_parent}/"):
+                    raise NotYours(f"process {pid} is in a box already")
+                box.cgroup.add(pid)
+                return found.start_ns
+
+    async def seal(self, uid: int, box_id: str) -> Box:
+        """Drain what the kernel holds and take the counters, while the box stands still or is empty."""
+        async with self._lock(uid, box_id):
+            box = self.get(uid, box_id)
+            if box.note.sealed:
+                return box
+            cgroup = box.cgroup
+            thaw = False
+            if cgroup.populated and not cgroup.frozen:
+                try:
+                    await asyncio.to_thread(cgroup.freeze)
+                    thaw = True
+                except CgroupError as problem:
+                    raise BoxState(f"box {box_id} does not stand still ({problem}); kill it, then seal") from None
+            try:
+                self._stop_draining(box)
+                box.seal()
+            finally:
+                if thaw:
+                    cgroup.thaw()
+            return box
+
+    async def drop(self, uid: int, box_id: str) -> None:
+        """Kill and remove everything of a box. Dropping what is not there is done already."""
+        async with self._lock(uid, box_id):
+            box = self._boxes.get((uid, box_id))
+            if box is None:
+                return
+            try:
+                cgroup = box.cgroup
+            except CgroupError:
+                pass
+            else:
+                cgroup.kill()
+                await asyncio.to_thread(cgroup.remove)
+            self._stop_draining(box)
+            del self._boxes[uid, box_id]
+            box.forget()
+        self._locks.pop((uid, box_id), None)
+
+    async def drop_all(self) -> None:
+        for uid, box_id in list(self._boxes):
+            await self.drop(uid, box_id)
+
+    def close(self) -> None:
+        """Leave the boxes to the kernel and the next daemon."""
+        for box in self._boxes.values():
+            self._stop_draining(box)
+            box.close()
+        self._boxes.clear()
+        self._drainer.close()
+        self._kernel.close()
+
+    def _open(self, uid: int, box_id: str) -> Box:
+        box = self.get(uid, box_id)
+        if box.note.sealed:
+            raise BoxState(f"box {box_id} is sealed; nothing can enter it")
+        return box
+
+    def _keep(self, box: Box) -> None:
+        self._boxes[box.note.uid, box.note.id] = box
+        if box.ring is not None:
+            self._by_ring[box.ring.descriptor] = box
+            self._drainer.add(box.ring.descriptor)
+
+    def _stop_draining(self, box: Box) -> None:
+        if box.ring is not None:
+            self._drainer.remove(box.ring.descriptor)
+            self._by_ring.pop(box.ring.descriptor, None)
+
+    def _drain(self, descriptor: int) -> None:
+        box = self._by_ring[descriptor]
+        try:
+            box.drain()
+        except OSError as problem:
+            # The records stay in the ring; when it overflows, the kernel counts what is lost.
+            print(f"tracerd: journal of box {box.note.id}: {problem.strerror}", file=sys.stderr, flush=True)
+
+    def _lock(self, uid: int, box_id: str) -> asyncio.Lock:
+        return self._locks.setdefault((uid, box_id), asyncio.Lock())
+
+
+def checked_ring_bytes(size: int) -> int:
+    """A ring size the kernel takes, or UsageError."""
+    if size & (size - 1) or not MIN_RING_BYTES <= size <= MAX_RING_BYTES:
+        raise UsageError(f"ring of {size} bytes: it must be a power of two from {MIN_RING_BYTES} to {MAX_RING_BYTES}")
+    return size

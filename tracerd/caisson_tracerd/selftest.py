@@ -1,0 +1,186 @@
+"""Ready only after proof: a known child does known things in a box of its own, and exactly those are on record.
+
+Without it a program that compiles and loads against wrong types would record garbage without a word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from caisson_proto.record import Flag, Kind, Record, decode, strip_ring
+from caisson_tracerd import process
+from caisson_tracerd.cgroup import Limits
+from caisson_tracerd.errors import SelfTestError, TracerdError
+from caisson_tracerd.registry import Registry
+
+TIMEOUT_S: Final = 20.0
+_RING_BYTES: Final = 1 << 18
+_CHILD_EXIT: Final = 7
+
+# Prints nothing it does not know for sure; runs with no imports between the gate and the exec.
+_CHILD: Final = """
+import errno, json, os, socket, sys
+folder = sys.argv[1]
+link, absent = folder + "/link", folder + "/absent"
+probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+sys.stdout.write("ready\\n"); sys.stdout.flush()
+sys.stdin.readline()
+os.open(link, os.O_RDONLY)
+for wrong in (lambda: os.open(absent, os.O_RDONLY), lambda: probe.connect(absent), lambda: os.execv(absent, ["x"])):
+    try:
+        wrong()
+    except OSError:
+        pass
+child = os.fork()
+if child == 0:
+    os._exit(7)
+os.waitpid(child, 0)
+sys.stdout.write(json.dumps({"child": child}) + "\\n"); sys.stdout.flush()
+os.execv("/proc/self/exe", [sys.executable, "-I", "-S", "-c", ""])
+"""
+
+
+async def run(registry: Registry) -> None:
+    """Raise SelfTestError with one line unless the record is right."""
+    box_id = f"selftest-{os.getpid()}"
+    with tempfile.TemporaryDirectory(prefix="caisson-selftest-") as folder:
+        target = Path(folder, "target")
+        target.write_text("x")
+        Path(folder, "link").symlink_to(target)
+        try:
+            await registry.create(0, box_id, Limits(), _RING_BYTES)
+            try:
+                told, found, start_ns = await asyncio.wait_for(_play(registry, box_id, folder), TIMEOUT_S)
+                box = await registry.seal(0, box_id)
+                journal = b"".join([data async for _, data in box.journal.read(0, False)])
+                counts = {count.kind: count for count in box.counts()}
+            finally:
+                await registry.drop(0, box_id)
+        except TimeoutError:
+            raise SelfTestError(f"self-test: the child did not finish within {TIMEOUT_S:g} s") from None
+        except (TracerdError, OSError) as problem:
+            raise SelfTestError(f"self-test could not be run: {problem}") from problem
+        try:
+            canonical, rest = strip_ring(journal)
+            if rest:
+                raise ValueError(f"{len(rest)} bytes left over")
+            records = list(decode(canonical))
+        except ValueError as problem:
+            raise SelfTestError(f"self-test: the record cannot be read: {problem}") from problem
+        judge(records, Expected(found, start_ns, told["child"], folder, target.stat()))
+        for kind in Kind:
+            count = counts[kind.name.lower()]
+            if count.seen != count.delivered or count.delivered != sum(record.kind == kind for record in records):
+                raise SelfTestError(f"self-test: the counters of {count.kind} do not fit the record: {count}")
+
+
+class Expected:
+    """What the child really did."""
+
+    def __init__(self, pid: int, start_ns: int, child: int, folder: str, target: os.stat_result) -> None:
+        self.pid = pid
+        self.start_ns = start_ns
+        self.child = child
+        self.folder = os.fsencode(folder)
+        self.target = target
+
+    def program(self) -> dict[str, Any]:
+        """What the last exec must say."""
+        found = Path(sys.executable).stat()
+        return {
+            "resolved": os.fsencode(Path(sys.executable).resolve()),
+            "program": (found.st_dev, found.st_ino),
+            "argv": tuple(os.fsencode(word) for word in (sys.executable, "-I", "-S", "-c", "")),
+            "cwd": os.fsencode(Path.cwd()),
+        }
+
+
+def judge(records: list[Record], expected: Expected) -> None:
+    """Compare record by record; SelfTestError names the first difference."""
+    own, child = expected.pid, expected.child
+    real = os.fsencode(Path(os.fsdecode(expected.folder)).resolve())
+    absent = expected.folder + b"/absent"
+    wanted: list[tuple[Kind, int, dict[str, Any]]] = [
+        (
+            Kind.OPEN,
+            own,
+            {
+                "given": expected.folder + b"/link",
+                "resolved": real + b"/target",
+                "error": 0,
+                "object": (expected.target.st_dev, expected.target.st_ino),
+            },
+        ),
+        (Kind.OPEN, own, {"given": absent, "resolved": None, "error": 2}),
+        (Kind.CONNECT, own, {"error": 2, "family": 1, "addr": b"\1\0" + absent + b"\0"}),
+        (Kind.EXEC, own, {"given": absent, "error": 2, "cwd": os.fsencode(Path.cwd())}),
+        (Kind.FORK, own, {"child": child, "error": 0}),
+        (Kind.EXIT, child, {"code": _CHILD_EXIT}),
+        (Kind.EXEC, own, {"given": b"/proc/self/exe", "error": 0, **expected.program()}),
+        (Kind.EXIT, own, {"code": 0}),
+    ]
+    # The last program's own opens (its libraries) are its business, not the test's.
+    last = next((at for at, record in enumerate(records) if record.kind == Kind.EXEC and not record.error), None)
+    kept = [record for at, record in enumerate(records) if last is None or at <= last or record.kind != Kind.OPEN]
+    for number, (kind, pid, fields) in enumerate(wanted):
+        if number >= len(kept):
+            raise SelfTestError(f"self-test: {kind.name.lower()} of process {pid} is not on record")
+        record = kept[number]
+        seen = {**_view(record), "kind": record.kind, "pid": record.pid}
+        for name, value in {"kind": kind, "pid": pid, **fields}.items():
+            if seen[name] != value:
+                raise SelfTestError(
+                    f"self-test: record {number + 1} ({kind.name.lower()}): {name} is {seen[name]!r}, truly {value!r}"
+                )
+        if pid == own and record.start_ns // 10_000_000 * 10_000_000 != expected.start_ns:
+            raise SelfTestError(f"self-test: start time {record.start_ns} ns, truly {expected.start_ns} ns")
+    if len(kept) > len(wanted):
+        raise SelfTestError(f"self-test: {len(kept) - len(wanted)} records more than the child did")
+
+
+def _view(record: Record) -> dict[str, Any]:
+    """The fields the test speaks of, under one name for each meaning."""
+    return {
+        "given": record.given,
+        "resolved": record.resolved,
+        "error": record.error,
+        "object": (record.args[3], record.args[4]),
+        "program": (record.args[0], record.args[1]),
+        "argv": record.argv,
+        "cwd": record.cwd,
+        "family": record.args[0],
+        "addr": record.addr,
+        "child": record.args[0],
+        "code": record.args[0],
+        "toctou": bool(record.flags & Flag.TOCTOU),
+    }
+
+
+async def _play(registry: Registry, box_id: str, folder: str) -> tuple[dict[str, int], int, int]:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-S", "-c", _CHILD, folder, stdin=-1, stdout=-1, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        if await child.stdout.readline() != b"ready\n":
+            raise SelfTestError("self-test: the child did not start")
+        start_ns = process.look(child.pid).start_ns
+        await registry.admit(0, box_id, child.pid)
+        child.stdin.write(b"go\n")
+        told: dict[str, int] = json.loads(await child.stdout.readline() or b"{}")
+        await child.wait()
+        if child.returncode or "child" not in told:
+            raise SelfTestError(f"self-test: the child ended with {child.returncode}")
+        return told, child.pid, start_ns
+    finally:
+        if child.returncode is None:
+            os.kill(child.pid, signal.SIGKILL)
+            await child.wait()

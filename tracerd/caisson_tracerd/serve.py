@@ -1,0 +1,218 @@
+"""The daemon: adopt or load the pins, prove that they see, then answer on one socket per user."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+
+from caisson_proto import tracerd_pb2 as pb
+from caisson_proto import tracerd_pb2_grpc as rpc
+from caisson_tracerd import pins, selftest
+from caisson_tracerd.box import Kernel, Note
+from caisson_tracerd.errors import BpfError, PinsError, ServeError, TracerdError, UsageError
+from caisson_tracerd.layout import Layout
+from caisson_tracerd.loader import API
+from caisson_tracerd.registry import Registry
+from caisson_tracerd.service import Service, boot_wall_ns, package_version
+
+SERVICE_NAME = "caisson.v1.Tracerd"
+_GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``tracerd serve`` was asked for."""
+
+    layout: Layout
+    allow: tuple[int, ...] = ()
+    ring_bytes: int = 4 << 20
+    unload_on_exit: bool = False
+
+
+def uid_of(name: str) -> int:
+    """A user name or number as a uid; UsageError when there is no such user."""
+    try:
+        return pwd.getpwuid(int(name)).pw_uid if name.isdigit() else pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise UsageError(f"there is no user {name!r} on this machine") from None
+
+
+def say(text: str) -> None:
+    print(f"tracerd: {text}", file=sys.stderr, flush=True)
+
+
+def serve(options: Options) -> None:
+    """Run until SIGTERM or SIGINT. TracerdError when it cannot begin."""
+    pins.require_root()
+    os.umask(0o077)
+    layout = options.layout
+    for folder in (layout.run_dir, layout.state_dir):
+        _make_folder(folder, 0o755 if folder == layout.run_dir else 0o700)
+    with lock(layout):
+        try:
+            asyncio.run(_serve(options))
+        finally:
+            if options.unload_on_exit:
+                _remove_folders(layout)
+
+
+async def _serve(options: Options) -> None:
+    layout = options.layout
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        manifest = _adopt_or_load(layout)
+        try:
+            kernel = Kernel.adopt(layout.pins)
+        except BpfError as problem:
+            raise PinsError(f"pins under {layout.pins} cannot be adopted ({problem}); run: tracerd unload") from None
+        registry = Registry(layout, kernel, options.ring_bytes)
+        try:
+            for problem in registry.adopt_all():
+                say(problem)
+            await selftest.run(registry)
+            async with _servers(options, registry, manifest):
+                say(f"ready: {manifest['tier']} tier, sockets below {layout.run_dir}")
+                _notify("READY=1")
+                await stop.wait()
+                _notify("STOPPING=1")
+            if options.unload_on_exit:
+                await registry.drop_all()
+        finally:
+            registry.close()
+    finally:
+        if options.unload_on_exit:
+            pins.unload(layout)
+            say("unloaded")
+        elif pins.read_manifest(layout) is not None:
+            say(f"ended; the pins under {layout.pins} stay and record on. Remove them with: tracerd unload")
+
+
+def _adopt_or_load(layout: Layout) -> dict[str, Any]:
+    """Pins of an earlier daemon when they fit; pins of another version are replaced unless boxes depend on them."""
+    try:
+        manifest = pins.check(layout)
+    except PinsError as problem:
+        if open_boxes(layout):
+            raise PinsError(f"{problem} (boxes are open: {', '.join(open_boxes(layout))})") from None
+        say(f"{problem}; no box is open, so they are loaded anew")
+        pins.unload(layout)
+        manifest = None
+    return manifest if manifest is not None else pins.load(layout)
+
+
+def open_boxes(layout: Layout) -> list[str]:
+    """Ids of boxes that an earlier daemon left recording in this boot."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    found = []
+    for folder in sorted(layout.boxes_dir.glob("*/*")):
+        with contextlib.suppress(TracerdError):
+            note = Note.read(folder)
+            if not note.sealed and note.boot_id == boot_id and Path(note.cgroup).is_dir():
+                found.append(note.id)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def _servers(options: Options, registry: Registry, manifest: dict[str, Any]) -> AsyncIterator[None]:
+    """One server for each user, each on its own socket; all gone at the end."""
+    info = pb.GetInfoResponse(
+        version=package_version(),
+        api=API,
+        tier=manifest["tier"],
+        hooks=manifest["hooks"],
+        manifest_json=json.dumps(manifest, sort_keys=True),
+        boot_wall_ns=boot_wall_ns(),
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        for uid in sorted({0, *options.allow}):
+            await stack.enter_async_context(_server(options.layout, registry, uid, info))
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _server(layout: Layout, registry: Registry, uid: int, info: pb.GetInfoResponse) -> AsyncIterator[None]:
+    path = layout.socket(uid)
+    _make_folder(path.parent, 0o755)
+    path.unlink(missing_ok=True)  # a killed daemon's; the lock says that nobody listens
+    server = grpc.aio.server()
+    checker = health.HealthServicer()
+    rpc.add_TracerdServicer_to_server(Service(registry, uid, info), server)
+    health_pb2_grpc.add_HealthServicer_to_server(checker, server)
+    for name in ("", SERVICE_NAME):
+        await checker.set(name, health_pb2.HealthCheckResponse.SERVING)
+    try:
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        path.chmod(0o600)
+        os.chown(path, uid, -1)
+    except (RuntimeError, OSError) as problem:
+        raise ServeError(f"socket {path} cannot be made: {problem}") from None
+    try:
+        yield
+    finally:
+        await checker.enter_graceful_shutdown()
+        await server.stop(_GRACE_S)
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
+
+
+@contextlib.contextmanager
+def lock(layout: Layout) -> Iterator[None]:
+    """The right to change pins and sockets of this run folder."""
+    descriptor = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ServeError(f"another tracerd serves from {layout.run_dir}; stop it first, or use --run-dir") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(folder: Path, mode: int) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(mode)
+    except OSError as problem:
+        raise ServeError(f"folder {folder} cannot be made: {problem.strerror}") from None
+
+
+def _remove_folders(layout: Layout) -> None:
+    """What a daemon made for itself and nobody uses any more."""
+    layout.lock.unlink(missing_ok=True)
+    steps: list[Callable[[], None]] = [layout.boxes_dir.rmdir, layout.state_dir.rmdir, layout.run_dir.rmdir]
+    for step in steps:
+        with contextlib.suppress(OSError):
+            step()
+
+
+def _notify(state: str) -> None:
+    """Tell systemd, when it asked."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, contextlib.suppress(OSError):
+        channel.connect("\0" + address[1:] if address.startswith("@") else address)
+        channel.sendall(state.encode())

@@ -1,0 +1,131 @@
+"""The gRPC surface: one servicer for each caller, who is known by the socket."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, NoReturn, TypeVar
+
+import grpc
+import grpc.aio
+
+from caisson_proto import tracerd_pb2 as pb
+from caisson_proto import tracerd_pb2_grpc as rpc
+from caisson_tracerd.box import Box
+from caisson_tracerd.cgroup import Limits
+from caisson_tracerd.errors import (
+    BoxExists,
+    BoxState,
+    BoxUnknown,
+    NotYours,
+    TooMany,
+    TracerdError,
+    UsageError,
+)
+from caisson_tracerd.registry import Registry
+
+Context = grpc.aio.ServicerContext[Any, Any]
+T = TypeVar("T")
+
+_CODES: Final = {
+    BoxExists: grpc.StatusCode.ALREADY_EXISTS,
+    BoxUnknown: grpc.StatusCode.NOT_FOUND,
+    BoxState: grpc.StatusCode.FAILED_PRECONDITION,
+    NotYours: grpc.StatusCode.PERMISSION_DENIED,
+    TooMany: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    UsageError: grpc.StatusCode.INVALID_ARGUMENT,
+}
+
+
+def package_version() -> str:
+    try:
+        return version("caisson")
+    except PackageNotFoundError:
+        return "0"
+
+
+def boot_wall_ns() -> int:
+    """CLOCK_REALTIME minus CLOCK_BOOTTIME: what turns record times into dates."""
+    return time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class Service(rpc.TracerdServicer):
+    """What one user may ask."""
+
+    def __init__(self, registry: Registry, uid: int, info: pb.GetInfoResponse) -> None:
+        self._registry = registry
+        self._uid = uid
+        self._info = info
+
+    async def GetInfo(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
+        return self._info
+
+    async def CreateBox(self, request: pb.CreateBoxRequest, context: Context) -> pb.CreateBoxResponse:
+        limits = Limits(request.limits.memory_bytes, request.limits.pids, request.limits.cpu_millis)
+        box, missing = await _answer(context, self._registry.create(self._uid, request.id, limits, request.ring_bytes))
+        return pb.CreateBoxResponse(box=_box(box), limits_missing=missing)
+
+    async def Admit(self, request: pb.AdmitRequest, context: Context) -> pb.AdmitResponse:
+        start = await _answer(context, self._registry.admit(self._uid, request.id, request.pid))
+        return pb.AdmitResponse(start_boottime_ns=start)
+
+    async def ReadJournal(
+        self, request: pb.ReadJournalRequest, context: Context
+    ) -> AsyncIterator[pb.ReadJournalResponse]:
+        try:
+            box = self._registry.get(self._uid, request.id)
+            box.drain()
+        except (TracerdError, OSError) as problem:
+            await _abort(context, problem)
+        async for offset, data in box.journal.read(request.offset, request.follow):
+            yield pb.ReadJournalResponse(offset=offset, data=data)
+
+    async def SealBox(self, request: pb.SealBoxRequest, context: Context) -> pb.SealBoxResponse:
+        box = await _answer(context, self._registry.seal(self._uid, request.id))
+        counts = [
+            pb.ClassCount(
+                kind=count.kind,
+                seen=count.seen,
+                delivered=count.delivered,
+                dropped_ring=count.dropped_ring,
+                dropped_map=count.dropped_map,
+                unreadable=count.unreadable,
+                partial=count.partial,
+            )
+            for count in box.counts()
+        ]
+        return pb.SealBoxResponse(journal_bytes=box.journal.size, counts=counts)
+
+    async def DropBox(self, request: pb.DropBoxRequest, context: Context) -> pb.DropBoxResponse:
+        await _answer(context, self._registry.drop(self._uid, request.id))
+        return pb.DropBoxResponse()
+
+    async def ListBoxes(self, request: pb.ListBoxesRequest, context: Context) -> pb.ListBoxesResponse:
+        return pb.ListBoxesResponse(boxes=[_box(box) for box in self._registry.of(self._uid)])
+
+
+def _box(box: Box) -> pb.Box:
+    return pb.Box(
+        id=box.note.id,
+        cgroup_path=box.note.cgroup,
+        cgroup_id=box.note.cgroup_id,
+        state=pb.Box.STATE_SEALED if box.note.sealed else pb.Box.STATE_OPEN,
+        journal_bytes=box.journal.size,
+    )
+
+
+async def _answer(context: Context, work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except (TracerdError, OSError) as problem:
+        await _abort(context, problem)
+
+
+async def _abort(context: Context, problem: TracerdError | OSError) -> NoReturn:
+    """Our errors as a status with one line; anything else of the host as INTERNAL."""
+    code = next((code for kind, code in _CODES.items() if isinstance(problem, kind)), grpc.StatusCode.INTERNAL)
+    if isinstance(problem, OSError) and problem.errno == 28:
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    await context.abort(code, str(problem))
+    raise AssertionError("abort returns never")
