@@ -40,10 +40,13 @@ class Watched:
     def __init__(self, box: Box, watch: Watch) -> None:
         self.box, self.watch = box, watch
         self.harness_pids: set[int] = set()
+        self._started = False
 
     async def agent(self, command: Command) -> Process:
-        """Start the agent's command."""
-        return await self.box.start(command, admit=self.watch.admit, wrap=self.watch.wrap)
+        """Start the agent's command (in a shared box the next agent's)."""
+        wrap = self.watch.wrap_exec() if self._started else self.watch.wrap
+        self._started = True
+        return await self.box.start(command, admit=self.watch.admit, wrap=wrap)
 
     async def exec(self, command: Command) -> Process:
         """Start a command of the naive harness in the same box. It is in the record, told apart from the agent."""
