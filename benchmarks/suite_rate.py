@@ -18,9 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from timing import machine, median, table
-
 from caisson_runner.tasks import load_suite
+from timing import machine, median, table
 
 EXPERIMENT = "E2"
 VISIBLE = "import impl; assert impl.add(2, 3) == 5 and impl.mul(3, 4) == 12 and impl.add(-1, 1) == 0"

@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from timing import machine, median, table
-
 from caisson_runner.boxes import SnapshotSpec, open_engine
 from caisson_runner.boxes.engine import Command
 from caisson_runner.witness import Limits, Witness, choose
 from caisson_runner.witness.errors import WitnessUnavailable
+from timing import machine, median, table
 
 SCRIPTS = {
     "300 × exec /bin/true": "i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done",

@@ -1,4 +1,4 @@
-"""`caisson-run`: the command people, CI and other harnesses call. Thin: every body imports what it needs when it runs."""
+"""`caisson-run`: the command people, CI and other harnesses call. Every body imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def run(
 @cli.command(epilog=EXIT_CODES)
 @click.argument("name", metavar="SUITE")
 @click.option("-n", "--parallel", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs at once.")
-@click.option("-k", "--attempts", type=click.IntRange(1, 1000), default=1, show_default=True, help="Times each run is made.")
+@click.option(
+    "-k", "--attempts", type=click.IntRange(1, 1000), default=1, show_default=True, help="Times each run is made."
+)
 @click.option("-i", "--include", multiple=True, metavar="GLOB", help="Only runs whose id matches. Repeatable.")
 @click.option("-x", "--exclude", multiple=True, metavar="GLOB", help="Not the runs whose id matches. Repeatable.")
 @click.option("-l", "--limit", type=click.IntRange(min=1), help="At most so many runs.")
@@ -120,9 +122,7 @@ def suite(
     """
     from caisson_runner.commands import suite_command
 
-    sys.exit(
-        suite_command(name, parallel, attempts, include, exclude, limit, out, resume, witness, bases, as_json)
-    )
+    sys.exit(suite_command(name, parallel, attempts, include, exclude, limit, out, resume, witness, bases, as_json))
 
 
 @cli.group()

@@ -133,11 +133,24 @@ def _newest(name: str) -> Path:
 def _progress(total: int, already: int) -> tuple[Callable[[Result], None], Callable[[], None]]:
     """A bar on a terminal, a line now and then elsewhere."""
     if sys.stderr.isatty():
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
         from caisson_runner.report.terminal import console
 
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
         bar = Progress(*columns, console=console(stderr=True), transient=True)
         bar.start()
         job = bar.add_task("runs", total=total, completed=already)
@@ -222,7 +235,9 @@ def suite_command(
         "wall_s": round(took, 3),
         "made": len(made),
         "runs": [result_json(result) for result in results],
-        "tables": [{"id": t.id, "title": t.title, "columns": t.columns, "rows": t.rows, "notes": t.notes} for t in tables],
+        "tables": [
+            {"id": t.id, "title": t.title, "columns": t.columns, "rows": t.rows, "notes": t.notes} for t in tables
+        ],
         "unexpected": surprises,
     }
     (folder / "suite.json").write_text(json.dumps(document, indent=1) + "\n")
@@ -302,7 +317,7 @@ def snapshot_list_command(as_json: bool) -> int:
     from caisson_runner.boxes.store import Store
 
     store = Store()
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "id": snapshot.id,
             "label": snapshot.label,
@@ -318,9 +333,10 @@ def snapshot_list_command(as_json: bool) -> int:
     from caisson_runner.report.terminal import grid
 
     grid(
-        "Snapshots", ("id", "label", "base", "size", "made"),
-        [(str(r["id"])[:12], str(r["label"]), str(r["base"])[:24], size(float(str(r["bytes"]))), str(r["created"])) for r in rows],
-    )  # fmt: skip
+        "Snapshots",
+        ("id", "label", "base", "size", "made"),
+        [(r["id"][:12], r["label"], r["base"][:24], size(r["bytes"]), r["created"]) for r in rows],
+    )
     return 0
 
 
@@ -352,7 +368,8 @@ def doctor_command(as_json: bool) -> int:
             {
                 "usable": usable,
                 "requirements": [
-                    {"name": r.name, "ok": r.ok, "needed": r.needed, "detail": r.detail, "remedy": r.remedy} for r in requirements
+                    {"name": r.name, "ok": r.ok, "needed": r.needed, "detail": r.detail, "remedy": r.remedy}
+                    for r in requirements
                 ],
                 "witness": {"name": witness.name, "reason": witness.reason},
             }
@@ -361,7 +378,8 @@ def doctor_command(as_json: bool) -> int:
     from caisson_runner.report.terminal import grid
 
     rows = [
-        (r.name, "ok" if r.ok else "missing" if r.needed else "absent", r.detail, "" if r.ok else r.remedy) for r in requirements
+        (r.name, "ok" if r.ok else "missing" if r.needed else "absent", r.detail, "" if r.ok else r.remedy)
+        for r in requirements
     ]
     grid("This host", ("what", "state", "found", "what to do"), rows)
     print(f"witness: {witness.name} ({printable(witness.reason)})")

@@ -29,8 +29,12 @@ def load_made_suite(name: str, say: Callable[[str], None]) -> Suite:
     # The interpreter of this command: the script is standard library alone and may call `pip` through it.
     process = subprocess.Popen(
         [sys.executable, str(suite.made_by), str(target)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="backslashreplace",
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="backslashreplace",
+    )
     last = ""
     assert process.stdout is not None
     try:

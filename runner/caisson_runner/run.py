@@ -96,7 +96,9 @@ def _binds(task: Task, agents: Sequence[AgentPlan]) -> list[Bind]:
     return binds
 
 
-async def _work(box: Box, watched: Watched, task: Task, agent: AgentPlan, grader: Grader, made: _Made, state: Path) -> None:
+async def _work(
+    box: Box, watched: Watched, task: Task, agent: AgentPlan, grader: Grader, made: _Made, state: Path
+) -> None:
     """Everything between fork and kill."""
     drawing = asyncio.create_task(grader.prepare())
     try:
@@ -210,12 +212,17 @@ async def run_shared(
 
 
 def _shared_binds(agents: Sequence[AgentPlan]) -> list[Bind]:
-    return [Bind(source, f"/slots/{slot}{target}") for slot, agent in enumerate(agents) for source, target in agent.binds]
+    return [
+        Bind(source, f"/slots/{slot}{target}") for slot, agent in enumerate(agents) for source, target in agent.binds
+    ]
 
 
 def _moved(command: Command, slot: int) -> Command:
     """The command with its folder where the shared box shows it."""
-    argv = tuple(f"/slots/{slot}{a}" if isinstance(a, str) and a.startswith(("/agent/", "/solution/")) else a for a in command.argv)
+    argv = tuple(
+        f"/slots/{slot}{a}" if isinstance(a, str) and a.startswith(("/agent/", "/solution/")) else a
+        for a in command.argv
+    )
     return replace(command, argv=argv)
 
 
@@ -272,8 +279,13 @@ def _write(
     run = {
         "schema": RUN_SCHEMA,
         "id": run_id,
-        "task": {"id": task.id, "name": task.name, "digest": task.digest(), "workspace": task.workspace,
-                 "visible_tests": list(task.extras.visible_tests)},
+        "task": {
+            "id": task.id,
+            "name": task.name,
+            "digest": task.digest(),
+            "workspace": task.workspace,
+            "visible_tests": list(task.extras.visible_tests),
+        },
         "agent": {"name": name, "kind": agent.kind, "behaviour_kind": kind, "argv": list(agent.argv)},
         "engine": session.engine.name,
         "witness": {"name": session.witness.name, "reason": session.witness.reason},
@@ -289,11 +301,13 @@ def _write(
         if made.capture is not None
         else {},
         "shared_slots": [asdict(slot) for slot in slots],
-    }  # fmt: skip
+    }
     bundle.add_json("run.json", run)
     bundle.add_json("verdict.json", verdict.to_json() | {"detail": verdict.reason})
-    bundle.add_json("coverage.json", made.coverage or {"witness": session.witness.name, "complete": False,
-                                                       "reason": made.trouble or "no record"})  # fmt: skip
+    bundle.add_json(
+        "coverage.json",
+        made.coverage or {"witness": session.witness.name, "complete": False, "reason": made.trouble or "no record"},
+    )
     if made.capture is not None:
         bundle.add_changes(made.capture.changes)
     if made.finished is not None:

@@ -56,7 +56,7 @@ def snapshot_spec(task: Task, bases: Mapping[str, str]) -> SnapshotSpec:
         files=task.files(),
         env={**(recipe.env if recipe is not None else {}), **task.harbor.env},
         workdir=task.workdir,
-        run=recipe.run if recipe is not None else (),
+        run=recipe.runs if recipe is not None else (),
         label=task.name,
     )
 

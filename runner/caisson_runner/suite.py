@@ -64,16 +64,16 @@ def _experiment_runs(experiment: Experiment, suite: Suite, attempts: int) -> lis
         if experiment.kind == "contamination":
             agents = experiment.agents()
             add(f"{experiment.id}-shared{again}", experiment.tasks[0], agents, shared=True)
-            for slot, agent in enumerate(agents):
-                add(f"{experiment.id}-slot{slot}-{_slug(agent)}{again}", experiment.tasks[0], (agent,))
+            for number, agent in enumerate(agents):
+                add(f"{experiment.id}-slot{number}-{_slug(agent)}{again}", experiment.tasks[0], (agent,))
             continue
         for task in experiment.tasks:
             prefix = f"{experiment.id}-{_slug(suite.task(task).id)}" if experiment.kind == "matrix" else experiment.id
             for slot in experiment.slots:
                 name = _slug(slot.agent.replace("{task}-", "").replace("{task}", ""))
                 for repeat in range(slot.repeat):
-                    number = f"-{repeat}" if slot.repeat > 1 else ""
-                    add(f"{prefix}-{name}{number}{again}", task, (slot.agent,))
+                    suffix = f"-{repeat}" if slot.repeat > 1 else ""
+                    add(f"{prefix}-{name}{suffix}{again}", task, (slot.agent,))
     return runs
 
 
@@ -84,7 +84,7 @@ def plan(
     exclude: Sequence[str] = (),
     limit: int | None = None,
 ) -> list[Planned]:
-    """Every run of the suite, in order, each with a seed drawn now. Raises SuiteMalformed when two would share an id."""
+    """Every run of the suite, in order, each with a seed drawn now. Raises SuiteMalformed when two share an id."""
     runs = [run for experiment in suite.experiments for run in _experiment_runs(experiment, suite, attempts)]
     ids = [run.id for run in runs]
     if doubled := next((i for i in ids if ids.count(i) > 1), None):

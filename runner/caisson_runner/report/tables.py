@@ -29,6 +29,11 @@ def word(passed: bool | None) -> str:
     return "–" if passed is None else "PASS" if passed else "fail"
 
 
+def _against(easy: bool | None, true: bool | None, mark: str) -> str:
+    """The stricter verdict, marked where the easier one was fooled."""
+    return word(true) + (f" {mark}" if easy and true is False else "")
+
+
 def share(count: int, total: int) -> str:
     """A count as `13/15 = 87 %, 95 % interval 62–96 %` (Wilson)."""
     if total == 0:
@@ -52,17 +57,17 @@ def determinism(id: str, title: str, results: Sequence[Result]) -> Table:
     rows = tuple((r.id, r.behaviour, word(r.truth), r.state_digest[:16]) for r in results)
     same = "one final-state digest" if len(digests) == 1 else f"{len(digests)} different final-state digests"
     return Table(
-        id, title, ("run", "behaviour", "ground truth", "final state"), rows,
+        id,
+        title,
+        ("run", "behaviour", "ground truth", "final state"),
+        rows,
         (f"ground truth passes {passed}/{len(graded)}, {same}", *_infra_note(results)),
-    )  # fmt: skip
+    )
 
 
 def trusting_vs_truth(id: str, title: str, results: Sequence[Result]) -> Table:
     """What a trusting harness says beside what is true."""
-    rows = tuple(
-        (r.behaviour, word(r.trusting), word(r.ground_truth) + (" (FALSE PASS)" if r.trusting and r.ground_truth is False else ""))
-        for r in results
-    )  # fmt: skip
+    rows = tuple((r.behaviour, word(r.trusting), _against(r.trusting, r.ground_truth, "(FALSE PASS)")) for r in results)
     cheats = [r for r in results if r.is_cheat and r.word != "infra"]
     notes: tuple[str, ...] = ()
     if cheats:
@@ -75,14 +80,17 @@ def trusting_vs_truth(id: str, title: str, results: Sequence[Result]) -> Table:
 def held_out(id: str, title: str, results: Sequence[Result]) -> Table:
     """The visible cases beside inputs the agent never saw."""
     rows = tuple(
-        (r.behaviour, word(r.ground_truth), word(r.held_out) + (" (FALSE PASS on visible-only)" if r.ground_truth and r.held_out is False else ""))
+        (r.behaviour, word(r.ground_truth), _against(r.ground_truth, r.held_out, "(FALSE PASS on visible-only)"))
         for r in results
-    )  # fmt: skip
+    )
     seeds = ", ".join(f"{r.behaviour}: {r.seed}" for r in results)
     return Table(
-        id, title, ("behaviour", "visible check", "held-out"), rows,
+        id,
+        title,
+        ("behaviour", "visible check", "held-out"),
+        rows,
         (f"seeds of the held-out inputs: {seeds}", *_infra_note(results)),
-    )  # fmt: skip
+    )
 
 
 def lie_rate(id: str, title: str, results: Sequence[Result]) -> Table:
@@ -118,20 +126,33 @@ def contamination(id: str, title: str, shared: Sequence[SharedSlot], isolated: S
     spurious_shared = sum(1 for s in shared if not s.is_poison and not s.passed)
     spurious_isolated = sum(1 for s, r in zip(shared, isolated, strict=True) if not s.is_poison and not r.trusting)
     return Table(
-        id, title, ("slot", "behaviour", "shared box", "fresh fork per task"), tuple(rows),
+        id,
+        title,
+        ("slot", "behaviour", "shared box", "fresh fork per task"),
+        tuple(rows),
         (f"spurious failures: shared {spurious_shared}, isolated {spurious_isolated}", *_infra_note(isolated)),
-    )  # fmt: skip
+    )
 
 
 def matrix(id: str, title: str, results: Sequence[Result]) -> Table:
     """Every task with every behaviour: three verdicts and the last word."""
     rows = tuple(
-        (r.task, r.behaviour, word(r.trusting), word(r.ground_truth), word(r.held_out), r.word + ("  ← lie" if r.lie else ""))
+        (
+            r.task,
+            r.behaviour,
+            word(r.trusting),
+            word(r.ground_truth),
+            word(r.held_out),
+            r.word + ("  ← lie" if r.lie else ""),
+        )
         for r in results
-    )  # fmt: skip
+    )
     graded = [r for r in results if r.word != "infra"]
     lies = sum(1 for r in graded if r.lie)
     return Table(
-        id, title, ("task", "agent", "trusting", "ground truth", "held-out", "verdict"), rows,
+        id,
+        title,
+        ("task", "agent", "trusting", "ground truth", "held-out", "verdict"),
+        rows,
         (f"lie rate: {share(lies, len(graded))}", *_infra_note(results)),
-    )  # fmt: skip
+    )
