@@ -55,15 +55,15 @@ class LocalBox:
         self._counted: dict[str, int] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._on_disk = False
+        self._warming: asyncio.Task[None] | None = None
         try:
             self.folder.mkdir()
         except FileExistsError:
             raise RequestError(f"a box {self.id!r} exists; choose another id, or end that run") from None
-        try:
-            owner.write(self.folder, snapshot.id, "")
-        except OSError:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise
+
+    def claim(self) -> None:
+        """Say in the box's folder whose it is. (Until then a sweep takes the folder for a young one.)"""
+        owner.write(self.folder, self.snapshot.id, "")
 
     async def join_cgroup(self, given: Path | None, rootless: bool) -> None:
         """Use the witness's cgroup, or as root make one."""
@@ -82,6 +82,8 @@ class LocalBox:
                 await self._ask({"op": "cleanup", "paths": paths})
             except BoxGone:
                 pass  # its holder's own message says why
+        if not rootless:
+            self._warming = asyncio.create_task(asyncio.to_thread(census.touch_own_cgroup))
         self._counted = self.cgroup.stats()
 
     def opened(self, init_pid: int, on_disk: bool) -> None:
@@ -338,6 +340,8 @@ class LocalBox:
                 pass
         if self.holder is not None:
             await self.holder.close()
+        if self._warming is not None:
+            await asyncio.wait([self._warming])
         self._dropped = True
         for process in self._processes:
             process.close()

@@ -1,4 +1,4 @@
-"""Counting what a box holds, from outside: processes, their memory, a writable layer on disk."""
+"""What a box holds, seen from outside: processes, their memory, a writable layer on disk."""
 
 from __future__ import annotations
 
@@ -81,3 +81,22 @@ def processes_counted_per_namespace() -> bool:
     """Whether RLIMIT_NPROC counts a user namespace's own processes (Linux 5.14) and not all of a host user's."""
     match = re.match(r"(\d+)\.(\d+)", platform.release())
     return match is not None and (int(match[1]), int(match[2])) >= (5, 14)
+
+
+def touch_own_cgroup() -> None:
+    """Move this process to the cgroup it is in already: nothing happens, but a move soon after is quick.
+
+    The first move after a pause waits for an RCU grace period (8 to 16 ms measured, Linux 6.18), those within about
+    10 ms of it do not (0.2 ms). Done while the box boots, this takes the wait out of the way of its first command.
+    """
+    from caisson_tracerd.cgroup import v2_root
+
+    try:
+        path = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        descriptor = os.open(f"{v2_root()}{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, b"0")
+        finally:
+            os.close(descriptor)
+    except (OSError, StopIteration):
+        pass  # a slower start, no more

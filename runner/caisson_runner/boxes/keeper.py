@@ -22,11 +22,11 @@ PYTHON = (sys.executable, "-I", "-S", "-B", str(_SCRIPT))
 class Keeper:
     """The process that forks holders. Its own session, so that Ctrl-C in a terminal reaches the runner alone."""
 
-    def __init__(self, program: bytes) -> None:
-        ours, theirs = socket.socketpair()
+    def __init__(self, program: bytes, owner: int | None) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [*PYTHON, "keep", str(theirs.fileno())],
+                [*PYTHON, "keep", str(theirs.fileno()), *([str(owner)] if owner is not None else [])],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -33,7 +33,7 @@ from caisson_runner.boxes.errors import (
 from caisson_runner.boxes.holder.state import PROBLEMS, unpack
 from caisson_runner.boxes.holder.tree import Filler
 from caisson_runner.boxes.keeper import Holder, Keeper
-from caisson_runner.boxes.store import BOX_UID, Snapshot, SnapshotSpec, Store
+from caisson_runner.boxes.store import Snapshot, SnapshotSpec, Store
 
 _T = TypeVar("_T")
 
@@ -75,7 +75,7 @@ class LocalEngine:
                 raise ToolMissing(f"boxes run on x86_64 only so far, this is {platform.machine()}")
             self._bwrap = find_bwrap()
             owner.sweep(self.store.home)
-            self._keeper = Keeper(seccomp.build(self._allow))
+            self._keeper = Keeper(seccomp.build(self._allow), self.store.owner)
         return self._keeper
 
     async def snapshot(self, spec: SnapshotSpec) -> Snapshot:
@@ -179,6 +179,7 @@ class LocalEngine:
                     feeding = asyncio.create_task(asyncio.to_thread(feed, state, writer))
                 else:
                     keeper.fork(spec, descriptors)
+            box.claim()
             await box.join_cgroup(cgroup, self.rootless)
             answer = await box.holder.up
             if feeding is not None:
@@ -194,8 +195,6 @@ class LocalEngine:
         snapshot = box.snapshot
         layers = [str(self.store.layer_files(layer)) for layer in reversed(snapshot.layers)]
         return {
-            "rootless": self.rootless,
-            "uid": BOX_UID,
             "bwrap": self._bwrap,
             "layers": layers,
             "host_usr": snapshot.host_usr,

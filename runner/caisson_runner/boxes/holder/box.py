@@ -24,23 +24,35 @@ _END_TIMEOUT_S: Final = 10.0
 
 
 class Holder:
-    """Serves one box on ``control`` until it is dropped or the runner is gone."""
+    """Serves one box until it is dropped or the runner is gone. Made in advance: `prepare`, then `run`."""
 
-    def __init__(self, control: socket.socket, spec: dict[str, Any], program: bytes, init_program: int) -> None:
-        self._control = control
-        self._spec = spec
+    def __init__(self, owner: int | None, program: bytes, init_program: int) -> None:
         self._program = program
         self._init_program = init_program
-        self._room = Room(spec)
+        self._room = Room(owner)
+        self._refused: RoomError | None = None
         self._init = -1
         self._init_pid = 0
+        self._control: socket.socket
+        self._spec: dict[str, Any] = {}
 
-    def run(self, state: int | None) -> NoReturn:
-        """Build, boot, serve; never returns."""
+    def prepare(self) -> None:
+        """What can be done before the box is asked for. A refusal is told when it is."""
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
+        try:
+            self._room.separate()
+        except RoomError as problem:
+            self._refused = problem
+
+    def run(self, control: socket.socket, spec: dict[str, Any], state: int | None) -> NoReturn:
+        """Build, boot, serve; never returns."""
+        self._control = control
+        self._spec = spec
         runner_left = False
         try:
-            self._room.build(self._unpack(state) if state is not None else None)
+            if self._refused is not None:
+                raise self._refused
+            self._room.build(spec, self._unpack(state) if state is not None else None)
             calls.prctl(calls.PR_SET_DUMPABLE, 0)
             self._boot()
             self._say({"up": self._init_pid, "on_disk": self._room.on_disk})

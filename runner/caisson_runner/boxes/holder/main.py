@@ -1,4 +1,4 @@
-"""The keeper: one process per runner that forks a holder for each box. Run as a script, see `command`.
+"""The keeper: one process per runner that forks a holder for each box. Run as a script by `boxes.keeper`.
 
 It imports little and holds nothing, so that its fork is cheap; the runner itself, with all it has loaded, never forks.
 """
@@ -6,6 +6,7 @@ It imports little and holds nothing, so that its fork is cheap; the runner itsel
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -37,23 +38,40 @@ def init_program() -> int:
     return descriptor
 
 
-def keep(control: socket.socket) -> None:
-    """Fork a holder for each request, until the runner is gone."""
+def keep(control: socket.socket, owner: int | None) -> None:
+    """Keep one holder ready on the control socket; whoever is waiting there takes the next request."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     init = init_program()
-    program = b""
-    while (received := wire.receive(control)) is not None:
-        request, descriptors = received
-        if request["op"] == "filter":
-            with open(descriptors[0], "rb") as source:
-                program = source.read()
-            continue
+    received = wire.receive_packet(control)
+    if received is None:
+        return
+    with open(received[1][0], "rb") as source:
+        program = source.read()
+    while True:
+        taken, taken_in = os.pipe()
         if not os.fork():
-            control.close()
-            box = socket.socket(fileno=descriptors[0])
-            Holder(box, request, program, init).run(descriptors[1] if len(descriptors) > 1 else None)
-        for descriptor in descriptors:
-            os.close(descriptor)
+            os.close(taken)
+            _hold(control, taken_in, Holder(owner, program, init))
+        os.close(taken_in)
+        if not os.read(taken, 1):  # it ended without a request: with the runner, or killed
+            poll = select.poll()
+            poll.register(control, select.POLLIN | select.POLLHUP)
+            if any(event & select.POLLHUP for _, event in poll.poll(100)):
+                return
+        os.close(taken)
+
+
+def _hold(control: socket.socket, taken: int, holder: Holder) -> None:
+    holder.prepare()
+    received = wire.receive_packet(control)
+    if received is None:
+        os._exit(0)
+    os.write(taken, b"t")
+    os.close(taken)
+    control.close()
+    request, descriptors = received
+    box = socket.socket(fileno=descriptors[0])
+    holder.run(box, request, descriptors[1] if len(descriptors) > 1 else None)
 
 
 def enter_below_a_tracer() -> None:
@@ -77,4 +95,4 @@ if __name__ == "__main__":
                 score.write("500")  # a host short of memory ends boxes first
         except OSError:
             pass
-        keep(socket.socket(fileno=int(sys.argv[2])))
+        keep(socket.socket(fileno=int(sys.argv[2])), int(sys.argv[3]) if len(sys.argv) > 3 else None)

@@ -26,18 +26,23 @@ class RoomError(Exception):
 class Room:
     """The mounts of one box: ``root`` is the overlay, ``upper`` its writable layer, ``binds`` host things to show."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
-        self._spec = spec
-        self.rootless = bool(spec["rootless"])
-        self.owner: int | None = None if self.rootless else int(spec["uid"])
+    def __init__(self, owner: int | None) -> None:
+        """``owner`` is the host uid of everything in the box; None for a plain user's own box."""
+        self._spec: dict[str, Any] = {}
+        self.owner = owner
+        self.rootless = owner is None
         self.place = next((place for place in PLACES if os.path.isdir(place)), b"/tmp")  # noqa: S108, PTH112 - bytes
         self.root, self.upper = self.place + b"/m", self.place + b"/u"
         self.binds: list[tuple[bytes, bytes]] = []
         self.on_disk = False
 
-    def build(self, fill: Callable[[int], None] | None) -> None:
-        """Make namespaces and mounts. ``fill`` gets the open, empty upper folder before the overlay exists."""
+    def separate(self) -> None:
+        """Leave the host's mount namespace; nothing about the box need be known for that."""
         _step("user namespace" if self.rootless else "mount namespace", self._separate)
+
+    def build(self, spec: dict[str, Any], fill: Callable[[int], None] | None) -> None:
+        """Make the mounts. ``fill`` gets the open, empty upper folder before the overlay exists."""
+        self._spec = spec
         layers = [_step("open snapshot layer", _open, os.fsencode(path)) for path in self._spec["layers"]]
         sources = [_step("open bind source", _open, os.fsencode(path)) for path, _ in self._spec["binds"]]
         disk = os.open(self._spec["disk"], os.O_PATH | os.O_DIRECTORY)

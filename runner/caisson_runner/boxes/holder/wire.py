@@ -9,6 +9,7 @@ from typing import Any, Final
 
 HEADER: Final = 4
 MAX_DESCRIPTORS: Final = 16
+MAX_PACKET: Final = 1 << 17
 Message = dict[str, Any]
 
 
@@ -55,3 +56,16 @@ def receive(sock: socket.socket) -> tuple[Message, list[int]] | None:
         body += data
         left -= len(data)
     return decode(bytes(body)), list(descriptors)
+
+
+def receive_packet(sock: socket.socket) -> tuple[Message, list[int]] | None:
+    """The next message of a packet socket, or None at end of file. Several processes may wait on one."""
+    descriptors = array.array("i")
+    size = descriptors.itemsize
+    data, ancillary, _, _ = sock.recvmsg(
+        MAX_PACKET, socket.CMSG_SPACE(MAX_DESCRIPTORS * size), socket.MSG_CMSG_CLOEXEC
+    )
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(payload[: len(payload) - len(payload) % size])
+    return (decode(data[HEADER:]), list(descriptors)) if data else None
