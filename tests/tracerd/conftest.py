@@ -1,0 +1,179 @@
+"""A real daemon with real programs, started once; and a client that runs commands in its boxes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import pytest
+
+from caisson_proto import tracerd_pb2 as pb
+from caisson_proto import tracerd_pb2_grpc as rpc
+from caisson_proto.record import Record, decode, strip_ring
+from caisson_tracerd.cgroup import sweep, v2_root
+from caisson_tracerd.loader import BTF
+from caisson_tracerd.pins import SYSTEM_PYTHON
+
+NOBODY = 65534
+
+
+def why_not() -> str | None:
+    """The reason why real programs cannot be loaded here."""
+    if os.geteuid() != 0:
+        return "BPF programs can be loaded by root only"
+    if not BTF.exists():
+        return "this kernel has no BTF"
+    if subprocess.run([SYSTEM_PYTHON, "-c", "import bcc"], capture_output=True).returncode:
+        return "python3-bpfcc is not installed"
+    return None
+
+
+@dataclass
+class Daemon:
+    """``tracerd serve`` in folders of its own."""
+
+    root: Path
+    cgroup_parent: str
+    options: tuple[str, ...] = ()
+    process: subprocess.Popen[bytes] | None = None
+    log: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log = self.root / "log"
+
+    @property
+    def run_dir(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def places(self) -> list[str]:
+        return [
+            f"--run-dir={self.run_dir}",
+            f"--state-dir={self.root / 'state'}",
+            f"--cgroup-parent={self.cgroup_parent}",
+        ]
+
+    def command(self, name: str, *options: str) -> list[str]:
+        return [sys.executable, "-m", "caisson_tracerd.cli", name, *self.places, *options]
+
+    def start(self) -> None:
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(self.command("serve", *self.options), stderr=log)
+        deadline = time.monotonic() + 40
+        while "ready" not in self.log.read_text().splitlines()[-1:].__str__():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"tracerd did not become ready: {self.log.read_text()}")
+            time.sleep(0.02)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = self.process.wait(20)
+        self.process = None
+        return code
+
+    def remove(self) -> None:
+        if self.process is not None:
+            self.stop()
+        subprocess.run(self.command("unload"), check=True, capture_output=True)
+        sweep(f"{self.cgroup_parent}/user.0", lambda name: False)
+        sweep(f"{self.cgroup_parent}/user.{NOBODY}", lambda name: False)
+        shutil.rmtree(self.root)
+
+    def client(self, uid: int = 0) -> Client:
+        return Client(self.run_dir / str(uid) / "tracerd.sock")
+
+
+class Client:
+    """What a runner does with the daemon."""
+
+    def __init__(self, socket: Path) -> None:
+        self.channel = grpc.insecure_channel(f"unix:{socket}")
+        self.stub = rpc.TracerdStub(self.channel)
+
+    def create(self, box_id: str, **fields: object) -> pb.CreateBoxResponse:
+        return self.stub.CreateBox(pb.CreateBoxRequest(id=box_id, **fields), timeout=20)
+
+    def start(self, box_id: str, argv: Sequence[str | bytes], **options: object) -> subprocess.Popen[bytes]:
+        """A command that waited at a gate, was admitted, and runs."""
+        gate = ["/bin/sh", "-c", 'read -r _; exec "$@"', "sh", *argv]
+        options = {"stdout": subprocess.PIPE, **options}
+        process = subprocess.Popen(gate, stdin=subprocess.PIPE, **options)
+        self.stub.Admit(pb.AdmitRequest(id=box_id, pid=process.pid), timeout=10)
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    def run(self, box_id: str, argv: Sequence[str | bytes], **options: object) -> subprocess.CompletedProcess[bytes]:
+        process = self.start(box_id, argv, **options)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+    def seal(self, box_id: str) -> dict[str, pb.ClassCount]:
+        answer = self.stub.SealBox(pb.SealBoxRequest(id=box_id), timeout=30)
+        return {count.kind: count for count in answer.counts}
+
+    def journal(self, box_id: str, offset: int = 0, follow: bool = False) -> bytes:
+        request = pb.ReadJournalRequest(id=box_id, offset=offset, follow=follow)
+        return b"".join(part.data for part in self.stub.ReadJournal(request, timeout=60))
+
+    def records(self, box_id: str) -> list[Record]:
+        canonical, rest = strip_ring(self.journal(box_id))
+        assert rest == b""
+        return list(decode(canonical))
+
+    def drop(self, box_id: str) -> None:
+        self.stub.DropBox(pb.DropBoxRequest(id=box_id), timeout=20)
+
+    def watch(self, box_id: str, argv: Sequence[str | bytes], **options: object) -> list[Record]:
+        """All of a box's life: the records of one command."""
+        self.create(box_id)
+        try:
+            self.run(box_id, argv, **options)
+            self.seal(box_id)
+            return self.records(box_id)
+        finally:
+            self.drop(box_id)
+
+
+def make_daemon(name: str, *options: str) -> Daemon:
+    root = Path(tempfile.mkdtemp(prefix="caisson-tracerd-"))
+    root.chmod(0o755)
+    return Daemon(root, f"caisson-{name}-{os.getpid()}", options)
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[Daemon]:
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    made = make_daemon("test", "--allow=nobody")
+    try:
+        made.start()
+        yield made
+    finally:
+        parent = made.cgroup_parent
+        made.remove()
+    root = v2_root()
+    assert root is not None
+    assert not (root / parent).exists()
+
+
+@pytest.fixture
+def client(daemon: Daemon) -> Iterator[Client]:
+    made = daemon.client()
+    yield made
+    for box in made.stub.ListBoxes(pb.ListBoxesRequest()).boxes:
+        made.drop(box.id)
+    made.channel.close()
