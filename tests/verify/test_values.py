@@ -50,7 +50,9 @@ def test_no_bytes_can_raise_anything_else(data: bytes) -> None:
         pass
 
 
-@pytest.mark.parametrize(("one", "other"), [(True, 1), (1, 1.0), (0, False), ("1", 1), (None, 0), ([], {}), (-0.0, 0.0)])
+@pytest.mark.parametrize(
+    ("one", "other"), [(True, 1), (1, 1.0), (0, False), ("1", 1), (None, 0), ([], {}), (-0.0, 0.0)]
+)
 def test_kinds_are_not_mixed_up(one: canon.Value, other: canon.Value) -> None:
     assert not canon.same(one, other)
 
@@ -93,7 +95,8 @@ def test_a_flat_object_of_numbers_is_read_as_it_is(rewards: dict[str, float]) ->
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b" ", b"1", b"[1]", b"{}", b'{"reward": "1"}', b'{"reward": null}', b'{"reward": true}', b'{"reward": NaN}',
+        b"", b" ", b"1", b"[1]", b"{}", b'{"reward": "1"}', b'{"reward": null}', b'{"reward": true}',
+        b'{"reward": NaN}',
         b'{"reward": 1e309}', b'{"reward": {"a": 1}}', b'{"reward": 0, "reward": 1}', b"not json", b"\xff\xfe",
         b'{"reward": 1' + b"0" * 400 + b"}",
     ],
@@ -123,7 +126,13 @@ def test_json_wins_over_text_and_only_one_point_zero_is_solved() -> None:
 
 @pytest.mark.parametrize(
     ("count", "total", "low", "high"),
-    [(8, 15, 0.3012, 0.7519), (13, 15, 0.6212, 0.9626), (5, 15, 0.1518, 0.5829), (0, 3, 0.0, 0.5615), (5, 5, 0.5655, 1.0)],
+    [
+        (8, 15, 0.3012, 0.7519),
+        (13, 15, 0.6212, 0.9626),
+        (5, 15, 0.1518, 0.5829),
+        (0, 3, 0.0, 0.5615),
+        (5, 5, 0.5655, 1.0),
+    ],
 )
 def test_wilson_interval_against_known_values(count: int, total: int, low: float, high: float) -> None:
     assert wilson(count, total) == pytest.approx((low, high), abs=5e-4)

@@ -51,7 +51,9 @@ async def bench(task: Task, folder: Path) -> AsyncIterator[Bench]:
             yield Bench(engine, task, snapshot, examiner, folder)
 
 
-async def run(bench: Bench, agent: str | Sequence[str], *, roots: tuple[Path, ...] = (), seed: int | None = None) -> Ran:
+async def run(
+    bench: Bench, agent: str | Sequence[str], *, roots: tuple[Path, ...] = (), seed: int | None = None
+) -> Ran:
     """Agent, capture, trusting check beside what lives, then the graders' rooms."""
     plan = plan_agent(agent, bench.task, roots)
     grader = Grader(bench.engine, bench.task, bench.snapshot, examiner=bench.examiner, seed=seed)
@@ -64,9 +66,8 @@ async def run(bench: Bench, agent: str | Sequence[str], *, roots: tuple[Path, ..
         await box.freeze()
         capture = await box.capture(state)
         await box.thaw()
-        trusting = await grader.trusting(box, finished)
-    await preparing
-    grades = await grader.grade(state, capture.changes)
+        await preparing
+        trusting, grades = await grader.judge(box, finished, capture)
     facts = gather(bench.task, changes=capture.changes, alive=alive, views=grades.views)
     verdict = decide(trusting, grades.ground_truth, grades.held_out, findings(facts))
     state.unlink()

@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caisson_runner.boxes.engine import Box, BoxLimits, Change, Engine, Finished
+from caisson_runner.boxes.engine import Box, BoxLimits, Capture, Change, Engine, Finished
 from caisson_runner.boxes.errors import BoxError
 from caisson_runner.boxes.store import Snapshot
+from caisson_runner.tasks.snapshot import box_limits
 from caisson_runner.tasks.task import Task
 from caisson_runner.verify.check import Case, CaseResult, Check
 from caisson_runner.verify.errors import VerifyError
@@ -31,7 +32,7 @@ from caisson_runner.verify.subject import Times, ask, command
 from caisson_runner.verify.trusting import trusting
 
 SEED_BITS = 63
-ROOM = BoxLimits(memory_bytes=1 << 30, pids=64, wall_s=900.0)
+ROOM_WALL_S = 900.0
 
 Run = Callable[[Sequence[str]], Awaitable[Check]]
 
@@ -52,6 +53,12 @@ class Drawn:
     seed: int
     visible: tuple[Case, ...]
     unseen: tuple[Case, ...]
+
+
+def room_limits(task: Task) -> BoxLimits:
+    """Those of the agent's box, with room for its whole final state and the tests beside it."""
+    own = box_limits(task)
+    return replace(own, disk_bytes=2 * own.disk_bytes, inodes=2 * own.inodes, wall_s=ROOM_WALL_S)
 
 
 def draw_seed() -> int:
@@ -100,9 +107,10 @@ class Grader:
         *,
         examiner: Examiner | None = None,
         seed: int | None = None,
-        limits: BoxLimits = ROOM,
+        limits: BoxLimits | None = None,
     ) -> None:
-        self.engine, self.task, self.snapshot, self.limits = engine, task, snapshot, limits
+        self.engine, self.task, self.snapshot = engine, task, snapshot
+        self.limits = room_limits(task) if limits is None else limits
         self.examiner = examiner
         self.seed = draw_seed() if seed is None else seed
         self._drawn: Drawn | None = None
@@ -150,6 +158,13 @@ class Grader:
             ground_truth = Check("ground_truth", None, f"{self.task.path}: nothing checks the ground truth")
         return Grades(ground_truth, join("held_out", unseen), views)
 
+    async def judge(self, box: Box, agent: Finished, capture: Capture) -> tuple[Check, Grades]:
+        """`trusting` in the agent's thawed box and `grade` of its capture, side by side: neither can see the other."""
+        async with asyncio.TaskGroup() as group:
+            said = group.create_task(self.trusting(box, agent))
+            graded = group.create_task(self.grade(capture.path, capture.changes))
+        return said.result(), graded.result()
+
     def _restorable(self, change: Change) -> bool:
         path = "/" + os.fsdecode(change.path)
         return any(path == root or path.startswith(root + "/") for root in self.task.extras.restore)
@@ -180,26 +195,25 @@ class Grader:
             return Check(role, None, str(failure), "scripts"), None
 
     async def _examine(self, state: Path) -> tuple[Check, Check]:
-        """Ground truth and held-out through the subject. Two processes in two rooms, the second in another order."""
+        """Ground truth and held-out through the subject: one room in order, then a second one in another order."""
         drawn, trouble = self._drawn, self.trouble
         begun = asyncio.get_running_loop().time()
-        done: tuple[tuple[list[CaseResult], Times], tuple[list[CaseResult], Times]] | None = None
+        results: list[CaseResult] = []
+        repeated: list[CaseResult] = []
         if drawn is not None:
             again = [*drawn.unseen, *drawn.unseen[: len(drawn.unseen) // 4]]
             random.Random(drawn.seed ^ 1).shuffle(again)  # noqa: S311  # an order, repeatable from the recorded seed
             try:
-                async with asyncio.TaskGroup() as group:
-                    first = group.create_task(self._subject(state, [*drawn.visible, *drawn.unseen]))
-                    second = group.create_task(self._subject(state, again))
-                done = first.result(), second.result()
-            except* (BoxError, VerifyError) as failures:
-                trouble = str(failures.exceptions[0])
-        if drawn is None or done is None:
+                results, times = await self._subject(state, [*drawn.visible, *drawn.unseen])
+                self.times |= {"subject_start": times.start_s, "subject_calls": times.calls_s}
+                if all(result.passed for result in results):  # else there is nothing left to catch
+                    repeated, _ = await self._subject(state, again)
+            except (BoxError, VerifyError) as failure:
+                trouble = str(failure)
+        if drawn is None or trouble is not None:
             reason = trouble or "no examiner was given to this grader"
             undecided = Check("ground_truth", None, reason, "examiner")
             return undecided, replace(undecided, name="held_out", seed=self.seed)
-        (results, times), (repeated, _) = done
-        self.times |= {"subject_start": times.start_s, "subject_calls": times.calls_s}
         wall = asyncio.get_running_loop().time() - begun
         self.times["examination"] = wall
         seen = results[: len(drawn.visible)]

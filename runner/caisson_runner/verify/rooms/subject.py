@@ -7,6 +7,7 @@ value ever comes into this process.
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import json
 import math
 import os
@@ -54,6 +55,27 @@ def plain(value: Any, depth: int = 0) -> Any:
     raise Unplain("a " + type(value).__name__)
 
 
+class Source(importlib.machinery.SourceFileLoader):
+    """Reads the source alone: a compiled file beside it could say something else."""
+
+    def path_stats(self, path: Any) -> Any:
+        raise OSError
+
+
+def from_source(roots: list[str]) -> None:
+    """Let everything below these directories be imported from source or from extension modules."""
+    kinds = importlib.machinery
+
+    def finder(path: str) -> Any:
+        if any(path == root or path.startswith(root + "/") for root in roots):
+            extensions = (kinds.ExtensionFileLoader, kinds.EXTENSION_SUFFIXES)
+            return kinds.FileFinder(path, extensions, (Source, kinds.SOURCE_SUFFIXES))
+        raise ImportError
+
+    sys.path_hooks.insert(0, finder)
+    sys.path[:0] = roots
+
+
 def main() -> None:
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
@@ -67,8 +89,7 @@ def main() -> None:
         answers.flush()
 
     task = json.loads(requests.readline())
-    sys.pycache_prefix = "/dev/null"  # the source is what is examined, not a compiled file beside it
-    sys.path[:0] = task["path"]
+    from_source(task["path"])
     try:
         module = importlib.import_module(task["module"])
     except BaseException as failure:

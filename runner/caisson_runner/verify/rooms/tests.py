@@ -43,7 +43,6 @@ def main() -> int:
                 send(test=report.nodeid, outcome="not collected")
 
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    sys.pycache_prefix = "/tmp/caisson-pycache"  # noqa: S108  # the room's own
     sys.path[:0] = task["path"]
     code = pytest.main(
         ["-q", "-c", "/dev/null", "--rootdir", task["tests"], "--noconftest", "-p", "no:cacheprovider", task["tests"]],
