@@ -19,7 +19,7 @@ from enum import IntEnum, IntFlag
 from typing import Final
 
 API: Final = 1
-"""Number of this layout and of ``caisson/v1/tracerd.proto`` together; grows with every incompatible change of either."""
+"""Number of this layout and of ``caisson/v1/tracerd.proto`` together; grows with each incompatible change of either."""
 
 FIXED: Final = struct.Struct("<IHHQQQQQIIIIIiII16s6Q")
 """``struct caisson_rec``, 144 bytes."""

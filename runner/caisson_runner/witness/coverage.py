@@ -16,6 +16,8 @@ class Counts:
     dropped_ring: int = 0
     dropped_map: int = 0
     unreadable: int = 0
+    partial: int = 0
+    """Of the delivered ones, those with a field that could not be read (the box passed a bad pointer)."""
 
     @property
     def dropped(self) -> int:
@@ -88,6 +90,7 @@ class Coverage:
                     "dropped_ring": one.dropped_ring,
                     "dropped_map": one.dropped_map,
                     "unreadable": one.unreadable,
+                    "partial": one.partial,
                 }
                 for kind, one in sorted(self.counts.items())
             },

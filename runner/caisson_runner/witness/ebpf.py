@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     import grpc.aio
     from caisson_proto import tracerd_pb2, tracerd_pb2_grpc
 
+# Read when grpc is first imported: without it grpc talks about every fork of a child process on stderr.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 T = TypeVar("T")
 
 CALL_S: Final = 5.0
@@ -50,6 +53,7 @@ _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits another one's wait for a daemon that was away
 )
 
 
@@ -205,7 +209,7 @@ class EbpfWatch:
             journal = Journal(file.write)
             await _patiently("read the journal", lambda: self._read(journal, sealed.journal_bytes))
         counts = {
-            one.kind: Counts(one.seen, one.delivered, one.dropped_ring, one.dropped_map, one.unreadable)
+            one.kind: Counts(one.seen, one.delivered, one.dropped_ring, one.dropped_map, one.unreadable, one.partial)
             for one in sealed.counts
         }
         gaps = journal.gaps(counts, sealed.journal_bytes)

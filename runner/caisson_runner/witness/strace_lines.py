@@ -159,8 +159,10 @@ def read_note(text: bytes | None) -> tuple[bytes | None, bool]:
         return None, False
     deleted = text.endswith(b"(deleted)")
     inner = text.removesuffix(b"(deleted)")
-    inner = inner[inner.index(b"<") + 1 : -1]
-    return unescape(inner.partition(b"<")[0]), deleted
+    name = unescape(inner[inner.index(b"<") + 1 : -1].partition(b"<")[0])
+    if deleted and name.startswith(b"/memfd:"):
+        name = name[1:]  # no path: it has no place in any tree
+    return name, deleted
 
 
 def read_text(text: bytes) -> Text:
