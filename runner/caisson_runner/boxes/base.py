@@ -50,7 +50,7 @@ _ETC: Final[Mapping[bytes, bytes]] = {
     b"group": b"root:x:0:\ntty:x:5:\nnogroup:x:65534:\n",
     b"hosts": b"127.0.0.1\tlocalhost box\n::1\tlocalhost ip6-localhost\n",
     b"hostname": b"box\n",
-    b"nsswitch.conf": b"passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+    b"nsswitch.conf": b"passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\n",
     b"resolv.conf": b"",
     b"shells": b"/bin/sh\n/bin/bash\n",
 }
@@ -82,7 +82,7 @@ def fill_host(filler: Filler) -> None:
         filler.folder(b"usr/local/" + name, 0o755, _EPOCH)
     for name in _LINKS:
         try:
-            target = os.readlink(b"/" + name)
+            target = os.readlink(b"/" + name)  # noqa: PTH115 - bytes
         except FileNotFoundError:
             continue
         except OSError:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from caisson_runner.boxes import census, owner
 from caisson_runner.boxes import capture as captures
+from caisson_runner.boxes import census, owner
 from caisson_runner.boxes.engine import DEFAULT_ENV, Admit, Bind, BoxLimits, Capture, Change, Command, Outcome
 from caisson_runner.boxes.errors import BoxFileError, BoxGone, BoxStartFailed, RequestError, StateInvalid, StateTooLarge
 from caisson_runner.boxes.holder.state import PROBLEMS, Entry
@@ -82,7 +82,7 @@ class LocalBox:
                 await self._ask({"op": "cleanup", "paths": paths})
             except BoxGone:
                 pass  # its holder's own message says why
-        if not rootless:
+        if not rootless and not self._ours:
             self._warming = asyncio.create_task(asyncio.to_thread(census.touch_own_cgroup))
         self._counted = self.cgroup.stats()
 
@@ -123,8 +123,6 @@ class LocalBox:
         await process.waiting
         if process.pid == 0 or process.refusal:
             raise BoxStartFailed(f"box {self.id}: no process could be started ({process.refusal or 'the box ended'})")
-        if self.cgroup is not None and self._ours:
-            self.cgroup.add(process.pid)
         if admit is not None:
             await admit(process.pid)
         if self._watcher is None and (self.cgroup is None or self._on_disk):
@@ -151,8 +149,15 @@ class LocalBox:
             "cwd": command.cwd or self.snapshot.workdir,
             "rlimits": rlimits,
             "wrap": list(wrap),
+            "cgroup": self._own_cgroup(),
             "python": list(PYTHON),
         }
+
+    def _own_cgroup(self) -> dict[str, object] | None:
+        """Where the launcher puts the process. Into a witness's cgroup ``admit`` moves it."""
+        if self.cgroup is None or not self._ours:
+            return None
+        return {"v2": str(self.cgroup.path), "v1": [f"{path}/tasks" for path in self.cgroup.v1]}
 
     def _judge(self, outcome: Outcome, code: int | None, number: int | None) -> tuple[Outcome, str]:
         """Whether a limit ended the command, from what its cgroup counted meanwhile."""
@@ -163,7 +168,9 @@ class LocalBox:
         self._counted = now
         natural = outcome in (Outcome.EXITED, Outcome.SIGNALED)
         if grown["oom_kills"] > 0:
-            detail = f"the kernel killed {grown['oom_kills']} process(es) at the limit of {self.limits.memory_bytes} bytes"
+            detail = (
+                f"the kernel killed {grown['oom_kills']} process(es) at the limit of {self.limits.memory_bytes} bytes"
+            )
             return (Outcome.MEMORY if natural and code != 0 else outcome), detail
         if grown["pids_max_hits"] > 0:
             detail = f"{grown['pids_max_hits']} fork(s) refused at the limit of {self.limits.pids} processes"
@@ -275,7 +282,7 @@ class LocalBox:
             await feeding
 
     async def get(self, path: str, limit: int = 1 << 20) -> bytes:
-        """Read a regular file as the box's own user would. BoxFileError when it is not there or larger than ``limit``."""
+        """Read a regular file as the box's own user would. BoxFileError when it is absent or larger than ``limit``."""
         reader, writer = os.pipe()
         reading = asyncio.create_task(_read_all(reader, limit + 1))
         try:

@@ -55,7 +55,7 @@ def read_state(path: Path) -> list[Entry]:
     """The entries of a captured state. StateInvalid when it is damaged or no capture."""
     try:
         with zstandard.open(path, "rb") as stream:
-            return read(stream)  # type: ignore[arg-type]
+            return read(stream)
     except (*PROBLEMS, zstandard.ZstdError, EOFError) as problem:
         raise StateInvalid(f"{path}: {problem}; it is no state a box was captured to") from problem
 
@@ -70,9 +70,9 @@ def feed(state: Path | bytes, pipe: int) -> None:
     with open(pipe, "wb") as sink:
         opened: IO[bytes]
         if isinstance(state, bytes):
-            opened = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(state))  # type: ignore[assignment]
+            opened = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(state))
         else:
-            opened = zstandard.open(state, "rb")  # type: ignore[assignment]
+            opened = zstandard.open(state, "rb")
         with opened as source:
             try:
                 while chunk := source.read(CHUNK):
@@ -80,7 +80,9 @@ def feed(state: Path | bytes, pipe: int) -> None:
             except BrokenPipeError:
                 pass
             except zstandard.ZstdError as problem:
-                raise StateInvalid(f"state {state if isinstance(state, Path) else ''}: {problem}; capture it again") from problem
+                raise StateInvalid(
+                    f"state {state if isinstance(state, Path) else ''}: {problem}; capture it again"
+                ) from problem
 
 
 def changes(entries: Iterable[Entry], before: dict[bytes, Entry]) -> list[Change]:

@@ -56,7 +56,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run. ``env`` is added to `DEFAULT_ENV` and the snapshot's; nothing of the host's environment is passed."""
+    """What to run. ``env`` is added to `DEFAULT_ENV` and the snapshot's; the host's environment is not passed."""
 
     argv: tuple[bytes | str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class Capture:
 
     path: Path
     digest: str
-    """sha256 over paths, types, modes, sizes, contents, link targets, whiteouts and opaque marks; no times, no owners."""
+    """sha256 over paths, types, modes, sizes, contents, link targets, whiteouts, opaque marks; no times or owners."""
     entries: int
     size: int
     """Of file contents, bytes."""

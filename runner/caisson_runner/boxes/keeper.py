@@ -45,7 +45,9 @@ class Keeper:
         try:
             wire.send(self._socket, {"op": "fork", **spec}, descriptors)
         except OSError as problem:
-            raise BoxGone(f"the process that makes boxes has ended ({problem.strerror}); run the command again") from problem
+            raise BoxGone(
+                f"the process that makes boxes has ended ({problem.strerror}); run the command again"
+            ) from problem
 
     def close(self) -> None:
         """End the keeper. Holders do not depend on it."""

@@ -45,9 +45,7 @@ class LocalEngine:
     keeps no user attributes (chosen by itself there, plain user before Linux 6.6).
     """
 
-    def __init__(
-        self, store: Store | None = None, *, allow: Collection[str] = (), upper_on_disk: bool = False
-    ) -> None:
+    def __init__(self, store: Store | None = None, *, allow: Collection[str] = (), upper_on_disk: bool = False) -> None:
         self.store = store or Store()
         self.rootless = self.store.rootless
         self.name = "local-rootless" if self.rootless else "local-root"
@@ -105,7 +103,7 @@ class LocalEngine:
         def fill(descriptor: int) -> None:
             try:
                 with zstandard.open(state, "rb") as stream:
-                    unpack(stream, descriptor, self.rootless, self.store.owner, readable=True)  # type: ignore[arg-type]
+                    unpack(stream, descriptor, self.rootless, self.store.owner, readable=True)
             except PROBLEMS as problem:
                 raise StateInvalid(f"snapshot: {problem}") from problem
 

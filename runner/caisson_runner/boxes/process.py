@@ -96,7 +96,7 @@ class LocalProcess:
 
     async def _feed(self, writer: int) -> None:
         transport, protocol = await self._loop.connect_write_pipe(
-            asyncio.streams.FlowControlMixin, open(writer, "wb", buffering=0)
+            asyncio.streams.FlowControlMixin, os.fdopen(writer, "wb", buffering=0)
         )
         self._transports.append(transport)
         stream = asyncio.StreamWriter(transport, protocol, None, self._loop)
@@ -110,7 +110,8 @@ class LocalProcess:
     async def _stream(self, reader: int) -> None:
         self.stdout = asyncio.StreamReader(limit=1 << 20)
         transport, _ = await self._loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(self.stdout or asyncio.StreamReader()), open(reader, "rb", buffering=0)
+            lambda: asyncio.StreamReaderProtocol(self.stdout or asyncio.StreamReader()),
+            os.fdopen(reader, "rb", buffering=0),
         )
         self._transports.append(transport)
 

@@ -18,7 +18,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -184,9 +184,13 @@ class Store:
         except FileNotFoundError:
             raise SnapshotNotFound(f"snapshot {path.stem[:12]} was pruned meanwhile; create it again") from None
         except (OSError, ValueError, TypeError, KeyError) as problem:
-            raise SnapshotChanged(f"snapshot {path.stem[:12]}: {path} cannot be read ({problem}); prune it") from problem
+            raise SnapshotChanged(
+                f"snapshot {path.stem[:12]}: {path} cannot be read ({problem}); prune it"
+            ) from problem
         if not whole:
-            raise SnapshotChanged(f"snapshot {path.stem[:12]}: {path} differs from its id; prune it and create it again")
+            raise SnapshotChanged(
+                f"snapshot {path.stem[:12]}: {path} differs from its id; prune it and create it again"
+            )
         return snapshot
 
     def find(self, name: str) -> Snapshot:
@@ -261,7 +265,7 @@ class Store:
                     merged[path] = entry
         return merged
 
-    def prune(self, names: list[str] | None = None) -> list[str]:
+    def prune(self, names: Sequence[str] | None = None) -> Sequence[str]:
         """Remove the named snapshots, or every unlabelled one that no live box uses, and layers nobody needs.
 
         Returns the removed ids. SnapshotInUse when a named one has a live box.
@@ -303,7 +307,9 @@ def _disk(place: Path) -> Iterator[None]:
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(f"no room left below {place}; free some, or set CAISSON_HOME to another disk") from problem
         if problem.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise RequestError(f"{problem.filename or place} cannot be written ({problem.strerror}); set CAISSON_HOME") from problem
+            raise RequestError(
+                f"{problem.filename or place} cannot be written ({problem.strerror}); set CAISSON_HOME"
+            ) from problem
         raise
 
 

@@ -4,8 +4,10 @@ Every request of the runner is done by a child forked for it, with pipes the run
 only forks and waits and can always be reached.
 """
 
+# ruff: noqa: PTH, S606 - paths are bytes here, or belong to another mount namespace
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -44,8 +46,10 @@ class Holder:
         except RoomError as problem:
             self._refused = problem
 
-    def run(self, control: socket.socket, spec: dict[str, Any], state: int | None) -> NoReturn:
-        """Build, boot, serve; never returns."""
+    def run(
+        self, control: socket.socket, spec: dict[str, Any], state: int | None, stands: Callable[[], None]
+    ) -> NoReturn:
+        """Build, boot, serve; never returns. ``stands`` is called when the box is up."""
         self._control = control
         self._spec = spec
         runner_left = False
@@ -56,6 +60,7 @@ class Holder:
             calls.prctl(calls.PR_SET_DUMPABLE, 0)
             self._boot()
             self._say({"up": self._init_pid, "on_disk": self._room.on_disk})
+            stands()
             runner_left = self._serve()
         except RoomError as problem:
             self._say({"failed": problem.stage, "errno": problem.number, "detail": str(problem)})
@@ -91,11 +96,7 @@ class Holder:
         ready, ready_in = os.pipe()
         info, info_in = os.pipe()
         errors, errors_in = os.pipe()
-        if not os.fork():
-            try:
-                self._become_bubblewrap(ready_in, info_in, errors_in)
-            finally:
-                os._exit(127)
+        self._spawn_bubblewrap(ready_in, info_in, errors_in)
         for descriptor in (ready_in, info_in, errors_in):
             os.close(descriptor)
         text = self._await_ready(ready, errors)
@@ -117,21 +118,32 @@ class Holder:
             return None
         return os.read(errors, 2000).decode("utf-8", "replace").strip()
 
-    def _become_bubblewrap(self, ready: int, info: int, errors: int) -> None:
+    def _spawn_bubblewrap(self, ready: int, info: int, errors: int) -> None:
+        """By posix_spawn, which copies no memory: half the time of a fork."""
+        filter_out, filter_in = os.pipe()
+        os.write(filter_in, self._program)  # a filter fits into a pipe
+        os.close(filter_in)
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        places = (nothing, ready, errors, self._init_program, info, filter_out)
+        high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in places]
         owner = self._room.owner
-        if owner is not None:
-            os.setresgid(owner, owner, owner)
-            os.setresuid(owner, owner, owner)
-        calls.prctl(calls.PR_SET_PDEATHSIG, signal.SIGKILL)
-        filter_in, filter_out = os.pipe()
-        os.write(filter_out, self._program)  # a filter fits into a pipe
-        os.close(filter_out)
-        keep = {0: os.open(os.devnull, os.O_RDONLY), 1: ready, 2: errors, 3: self._init_program, 4: info, 5: filter_in}
-        launch.arrange(keep)
-        for descriptor in (3, 4, 5):
-            os.set_inheritable(descriptor, True)
-        launch.default_signals()
-        os.execve(self._spec["bwrap"], self._arguments(), {})
+        try:
+            if owner is not None:  # the saved id stays 0 here, and is the owner's after the exec
+                os.setresgid(owner, owner, 0)
+                os.setresuid(owner, owner, 0)
+            os.posix_spawn(
+                self._spec["bwrap"],
+                self._arguments(),
+                {},
+                file_actions=[(os.POSIX_SPAWN_DUP2, descriptor, place) for place, descriptor in enumerate(high)],
+                setsigdef=[signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ],
+            )
+        finally:
+            if owner is not None:
+                os.setresuid(0, 0, 0)
+                os.setresgid(0, 0, 0)
+            for descriptor in (*high, nothing, filter_out):
+                os.close(descriptor)
 
     def _arguments(self) -> list[bytes]:
         room = self._room
@@ -142,7 +154,7 @@ class Holder:
             words += [b"--ro-bind", b"/usr", b"/usr", b"--bind", room.root + b"/usr/local", b"/usr/local"]
         words += [b"--proc", b"/proc", b"--ro-bind", b"/proc/sys", b"/proc/sys"]
         for secret in (b"/proc/keys", b"/proc/key-users"):
-            if os.path.exists(secret):  # noqa: PTH110 - bytes
+            if os.path.exists(secret):
                 words += [b"--ro-bind", b"/dev/null", secret]
         words += [b"--dev", b"/dev", b"--bind", room.place + b"/shm", b"/dev/shm", b"--remount-ro", b"/dev"]
         for source, target in room.binds:
@@ -233,7 +245,7 @@ class Holder:
         source = self._as_the_box(data)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
         path = os.fsencode(request["path"])
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)  # noqa: PTH103, PTH120 - bytes
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         descriptor = os.open(path, flags, 0o600)
         launch.require_file(descriptor)
         while chunk := source.read(1 << 16):
@@ -300,7 +312,7 @@ def enter(
         _enter_below(request, std, gate, report, init, program)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     calls.setns(init, calls.CLONE_NEWPID)
-    child = os.fork()
+    child = _fork(request)
     if not child:
         launch.launch(request, init, std, gate, report, program)
     os.write(report, b"p %d\n" % child)
@@ -308,6 +320,21 @@ def enter(
         os.close(descriptor)
     _, status = os.waitpid(child, 0)
     os.write(report, b"x %d\n" % status)
+
+
+def _fork(request: dict[str, Any]) -> int:
+    """Fork into the box's cgroup, when the engine made one: version 2 by the fork itself, version 1 by the child."""
+    cgroup = request["cgroup"]
+    if cgroup is None:
+        return os.fork()
+    descriptor = os.open(cgroup["v2"], os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return calls.fork_into(descriptor)
+    except OSError:
+        cgroup["v1"].append(cgroup["v2"] + "/cgroup.procs")
+        return os.fork()
+    finally:
+        os.close(descriptor)
 
 
 def _enter_below(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from typing import Final
 
 MS_RDONLY: Final = 1
@@ -13,6 +14,7 @@ MS_BIND: Final = 4096
 MS_REC: Final = 16384
 MS_PRIVATE: Final = 1 << 18
 
+CLONE_INTO_CGROUP: Final = 1 << 33
 CLONE_NEWNS: Final = 0x00020000
 CLONE_NEWCGROUP: Final = 0x02000000
 CLONE_NEWUTS: Final = 0x04000000
@@ -62,6 +64,30 @@ def prctl(option: int, value: int = 0) -> None:
     _check(_libc.prctl(option, value, 0, 0, 0), f"prctl {option}")
 
 
+_SYS_CLONE3: Final = 435  # the same on every architecture
+_own = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter lock, as a fork must
+
+
+def fork_into(cgroup: int) -> int:
+    """os.fork() with the child in the given version 2 cgroup from its first moment.
+
+    Moving a process instead waits for an RCU grace period when no other was moved just before (8 to 16 ms measured).
+    OSError before Linux 5.7. For processes with one thread only.
+    """
+    block = (ctypes.c_uint64 * 11)()
+    block[0], block[4], block[10] = CLONE_INTO_CGROUP, signal.SIGCHLD, cgroup
+    _own.PyOS_BeforeFork()
+    child: int = _own.syscall(_SYS_CLONE3, block, ctypes.sizeof(block))
+    if child == 0:
+        _own.PyOS_AfterFork_Child()
+        return 0
+    number = ctypes.get_errno()
+    _own.PyOS_AfterFork_Parent()
+    if child < 0:
+        raise OSError(number, f"clone3 into a cgroup: {os.strerror(number)}")
+    return child
+
+
 def drop_capabilities() -> None:
     """Empty every capability set of this process: bounding, ambient, inheritable, permitted, effective."""
     for capability in range(64):
@@ -73,13 +99,15 @@ def drop_capabilities() -> None:
 
 
 class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]  # noqa: RUF012
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
 
 def load_seccomp(program: bytes) -> None:
     """Install an exported filter (8-byte instructions). Needs no_new_privs first."""
     block = _Program(len(program) // 8, program)
     _check(
-        _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.cast(ctypes.byref(block), ctypes.c_void_p).value or 0, 0, 0),
+        _libc.prctl(
+            PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.cast(ctypes.byref(block), ctypes.c_void_p).value or 0, 0, 0
+        ),
         "load seccomp filter",
     )

@@ -74,9 +74,14 @@ def default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def launch(spec: dict[str, Any], init: int, std: tuple[int, int, int], gate: int, report: int, program: bytes) -> NoReturn:
+def launch(
+    spec: dict[str, Any], init: int, std: tuple[int, int, int], gate: int, report: int, program: bytes
+) -> NoReturn:
     """Become the command. ``report`` gets a line when the process waits at the gate, and one when it cannot start."""
     try:
+        if spec["cgroup"] is not None:
+            for path in spec["cgroup"]["v1"]:
+                _join_cgroup(path)
         arrange({0: std[0], 1: std[1], 2: std[2], KEEP: gate, KEEP + 1: report, KEEP + 2: init})
         join(KEEP + 2)
         os.close(KEEP + 2)
@@ -99,6 +104,15 @@ def launch(spec: dict[str, Any], init: int, std: tuple[int, int, int], gate: int
             os._exit(126)
 
 
+def _join_cgroup(path: str) -> None:
+    """Move this process, by writing "0": a thread that moves itself alone takes no lock the whole host shares."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, b"0")
+    finally:
+        os.close(descriptor)
+
+
 def require_file(descriptor: int) -> None:
     """OSError unless it is a regular file: reading from a pipe or device of a box could wait for ever."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -116,14 +130,15 @@ def _execute(spec: dict[str, Any]) -> NoReturn:
     if b"/" not in argv[0]:
         places = [folder + b"/" + argv[0] for folder in environment.get(b"PATH", b"").split(b":") if folder]
         places = [place for place in places if os.access(place, os.X_OK)] or places[:1]
+    last = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     for place in places:
         try:
-            os.execve(place, argv, environment)
+            os.execve(place, argv, environment)  # noqa: S606
         except OSError as problem:
             last = problem
-    _refuse(127 if isinstance(last, FileNotFoundError) else 126, argv[0], last)
+    _refuse(127 if last.errno == errno.ENOENT else 126, argv[0], last)
 
 
 def _refuse(code: int, what: bytes, problem: OSError) -> NoReturn:
-    os.write(KEEP + 1, b"e %d %s: %s\n" % (code, what[:400], os.fsencode(problem.strerror)))
+    os.write(KEEP + 1, b"e %d %s: %s\n" % (code, what[:400], str(problem.strerror).encode()))
     os._exit(code)

@@ -3,6 +3,7 @@
 It imports little and holds nothing, so that its fork is cheap; the runner itself, with all it has loaded, never forks.
 """
 
+# ruff: noqa: PTH - pathlib is slow to import
 from __future__ import annotations
 
 import os
@@ -12,21 +13,25 @@ import socket
 import sys
 
 if __name__ == "__main__":
-    sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))  # noqa: PTH100, PTH118, PTH120 - pathlib is slow to import
+    sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from caisson_runner.boxes.holder import wire
 from caisson_runner.boxes.holder.box import Holder, enter
 
-# The init of every box: 136 bytes of x86-64 that say "r" on descriptor 1, name themselves, let the kernel reap
+# The init of every box: 152 bytes of x86-64 that say "r" on descriptor 1 (or end), name themselves, let the kernel reap
 # orphans (SIGCHLD ignored), close every descriptor and sleep. It is executed from a memfd, so that no file of the box,
 # not even its loader or /etc/ld.so.preload, runs outside the box's cgroup. Source: docs/decisions/0002-box-init.md.
 _INIT = bytes.fromhex(
     "7f454c4602010100000000000000000002003e00010000007800400000000000400000000000000000000000000000000000000040003800"
-    "0100000000000000010000000500000000000000000000000000400000000000000040000000000000010000000000000001000000000000"
-    "0010000000000000b801000000bf01000000488d354e000000ba010000000f05b89d000000bf0f000000488d35370000000f05b80d000000"
-    "bf11000000488d352c00000031d241ba080000000f05b8b401000031ffbeffffffff31d20f05b8220000000f05ebf772696e6974000f1f00"
-    "0100000000000000000000000000000000000000000000000000000000000000"
+    "0100000000000000010000000500000000000000000000000000400000000000000040000000000010010000000000001001000000000000"
+    "0010000000000000b801000000bf01000000488d3560000000ba010000000f054883f8017547b89d000000bf0f000000488d35430000000f"
+    "05b80d000000bf11000000488d353600000031d241ba080000000f05b8b401000031ffbeffffffff31d20f05b8220000000f05ebf7b8e700"
+    "0000bf010000000f0572696e697400900100000000000000000000000000000000000000000000000000000000000000"
 )
+
+
+READY = 2
+"""Holders that wait for the next boxes."""
 
 
 def init_program() -> int:
@@ -47,18 +52,23 @@ def keep(control: socket.socket, owner: int | None) -> None:
         return
     with open(received[1][0], "rb") as source:
         program = source.read()
+    waiting: dict[int, None] = {}
+    poll = select.poll()
+    poll.register(control, select.POLLHUP)
     while True:
-        taken, taken_in = os.pipe()
-        if not os.fork():
-            os.close(taken)
-            _hold(control, taken_in, Holder(owner, program, init))
-        os.close(taken_in)
-        if not os.read(taken, 1):  # it ended without a request: with the runner, or killed
-            poll = select.poll()
-            poll.register(control, select.POLLIN | select.POLLHUP)
-            if any(event & select.POLLHUP for _, event in poll.poll(100)):
-                return
-        os.close(taken)
+        while len(waiting) < READY:
+            taken, taken_in = os.pipe()
+            if not os.fork():
+                _hold(control, taken_in, Holder(owner, program, init))
+            os.close(taken_in)
+            waiting[taken] = None
+            poll.register(taken, select.POLLIN | select.POLLHUP)
+        for descriptor, _ in poll.poll():
+            if descriptor == control.fileno():
+                return  # the runner is gone; so will the waiting ones be
+            poll.unregister(descriptor)
+            os.close(descriptor)
+            del waiting[descriptor]
 
 
 def _hold(control: socket.socket, taken: int, holder: Holder) -> None:
@@ -66,12 +76,11 @@ def _hold(control: socket.socket, taken: int, holder: Holder) -> None:
     received = wire.receive_packet(control)
     if received is None:
         os._exit(0)
-    os.write(taken, b"t")
-    os.close(taken)
     control.close()
     request, descriptors = received
     box = socket.socket(fileno=descriptors[0])
-    holder.run(box, request, descriptors[1] if len(descriptors) > 1 else None)
+    # The next one is made when this box stands, not while it needs the processor.
+    holder.run(box, request, descriptors[1] if len(descriptors) > 1 else None, lambda: os.close(taken))
 
 
 def enter_below_a_tracer() -> None:

@@ -1,5 +1,6 @@
 """A box's private mounts, made in the holder's own mount namespace."""
 
+# ruff: noqa: PTH, S103, S108 - paths are bytes here, or belong to another mount namespace
 from __future__ import annotations
 
 import os
@@ -31,7 +32,7 @@ class Room:
         self._spec: dict[str, Any] = {}
         self.owner = owner
         self.rootless = owner is None
-        self.place = next((place for place in PLACES if os.path.isdir(place)), b"/tmp")  # noqa: S108, PTH112 - bytes
+        self.place = next((place for place in PLACES if os.path.isdir(place)), b"/tmp")
         self.root, self.upper = self.place + b"/m", self.place + b"/u"
         self.binds: list[tuple[bytes, bytes]] = []
         self.on_disk = False
@@ -93,7 +94,7 @@ class Room:
             self.upper, self._work = (b"/proc/self/fd/%d" % descriptor for descriptor in descriptors)
         os.mkdir(self.root, 0o755)
         os.mkdir(self.place + b"/shm")
-        os.chmod(self.place + b"/shm", 0o1777)  # noqa: PTH101 - bytes
+        os.chmod(self.place + b"/shm", 0o1777)
         if self.owner is not None:
             os.chown(self.upper, self.owner, self.owner)
             os.chown(self.place + b"/shm", self.owner, self.owner)
@@ -111,7 +112,7 @@ class Room:
     def _bind(self, number: int, source: int, target: bytes) -> None:
         here = self.place + b"/b%d" % number
         name = b"/proc/self/fd/%d" % source
-        if os.path.isdir(name):  # noqa: PTH112 - bytes
+        if os.path.isdir(name):
             os.mkdir(here)
         else:
             os.close(os.open(here, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))

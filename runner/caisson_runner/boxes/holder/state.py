@@ -8,7 +8,6 @@ nothing. Times are kept in the tar and are no part of the digest.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import stat
 import tarfile
@@ -72,6 +71,13 @@ def _open_file(name: bytes, folder: int) -> BinaryIO:
     return open(os.open(name, flags, dir_fd=folder), "rb", buffering=0)
 
 
+def _sha256(source: BinaryIO) -> str:
+    total = hashlib.sha256()
+    while chunk := source.read(CHUNK):
+        total.update(chunk)
+    return total.hexdigest()
+
+
 def entries_of(top: int, rootless: bool) -> Iterator[Entry]:
     """The entries of a layer on disk, contents digested."""
     attribute = opaque_name(rootless)
@@ -81,7 +87,7 @@ def entries_of(top: int, rootless: bool) -> Iterator[Entry]:
             yield Entry(path, "dir", mode, opaque=_is_opaque(name, folder, attribute))
         elif stat.S_ISREG(status.st_mode):
             with _open_file(name, folder) as source:
-                yield Entry(path, "file", mode, status.st_size, hashlib.file_digest(source, "sha256").hexdigest())
+                yield Entry(path, "file", mode, status.st_size, _sha256(source))
         elif stat.S_ISLNK(status.st_mode):
             yield Entry(path, "link", target=os.readlink(name, dir_fd=folder))
         elif stat.S_ISFIFO(status.st_mode):
@@ -93,7 +99,7 @@ def entries_of(top: int, rootless: bool) -> Iterator[Entry]:
 
 
 def pack(top: int, out: BinaryIO, rootless: bool, limit: int, without: Sequence[bytes] = ()) -> None:
-    """Write the layer below ``top`` as a tar. TreeError when contents, sparse files counted in full, exceed ``limit``."""
+    """Write the layer below ``top`` as a tar. TreeError when contents, sparse files in full, exceed ``limit``."""
     attribute = opaque_name(rootless)
     skipped = frozenset(without)
     seen: dict[tuple[int, int], str] = {}
@@ -117,7 +123,7 @@ def pack(top: int, out: BinaryIO, rootless: bool, limit: int, without: Sequence[
                     if left >= 0:
                         with _open_file(name, folder) as source:
                             tar.addfile(info, source)
-                        cast("list[tarfile.TarInfo]", tar.members).clear()
+                        _forget(tar)
                         continue
             elif stat.S_ISDIR(status.st_mode):
                 info.type = tarfile.DIRTYPE
@@ -135,7 +141,12 @@ def pack(top: int, out: BinaryIO, rootless: bool, limit: int, without: Sequence[
             if left < 0:
                 raise TreeError(f"its files and names come to more than {limit} bytes")
             tar.addfile(info)
-            cast("list[tarfile.TarInfo]", tar.members).clear()
+            _forget(tar)
+
+
+def _forget(tar: tarfile.TarFile) -> None:
+    """tarfile keeps every member it has seen; 200 000 of them are 200 MB."""
+    vars(tar)["members"].clear()
 
 
 def members(stream: BinaryIO) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo, bytes]]:
@@ -143,7 +154,7 @@ def members(stream: BinaryIO) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo
     try:
         with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape") as tar:
             while (info := tar.next()) is not None:
-                cast("list[tarfile.TarInfo]", tar.members).clear()
+                _forget(tar)
                 if info.issparse():
                     raise TreeError(f"{info.name[:200]!r} is a sparse member")
                 yield tar, info, info.name.encode("utf-8", "surrogateescape")
@@ -160,11 +171,8 @@ def read(stream: BinaryIO) -> list[Entry]:
             raise TreeError(f"{path[:200]!r} appears twice")
         mode = info.mode & _MODE
         if info.isreg():
-            total = hashlib.sha256()
-            source = cast("io.BufferedReader", tar.extractfile(info))
-            while chunk := source.read(CHUNK):
-                total.update(chunk)
-            found[path] = Entry(path, "file", mode, info.size, total.hexdigest())
+            content = _sha256(cast("BinaryIO", tar.extractfile(info)))
+            found[path] = Entry(path, "file", mode, info.size, content)
         elif info.islnk():
             earlier = found.get(_target(info))
             if earlier is None or earlier.kind != "file":
@@ -208,7 +216,7 @@ def unpack(
             left_out = any(_covers(prefix, path) for prefix in without)
             above = any(prefix.startswith(path + b"/") for prefix in without)
             if info.isreg():
-                source = cast("io.BufferedReader", tar.extractfile(info))
+                source = cast("BinaryIO", tar.extractfile(info))
                 place = path
                 if left_out or above:  # a later hard link may still want the content
                     if not stashed:

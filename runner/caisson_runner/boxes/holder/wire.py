@@ -40,7 +40,9 @@ def receive(sock: socket.socket) -> tuple[Message, list[int]] | None:
     size = descriptors.itemsize
     header = b""
     while len(header) < HEADER:
-        data, ancillary, _, _ = sock.recvmsg(HEADER - len(header), socket.CMSG_SPACE(MAX_DESCRIPTORS * size), socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, _, _ = sock.recvmsg(
+            HEADER - len(header), socket.CMSG_SPACE(MAX_DESCRIPTORS * size), socket.MSG_CMSG_CLOEXEC
+        )
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 descriptors.frombytes(payload[: len(payload) - len(payload) % size])
@@ -62,9 +64,7 @@ def receive_packet(sock: socket.socket) -> tuple[Message, list[int]] | None:
     """The next message of a packet socket, or None at end of file. Several processes may wait on one."""
     descriptors = array.array("i")
     size = descriptors.itemsize
-    data, ancillary, _, _ = sock.recvmsg(
-        MAX_PACKET, socket.CMSG_SPACE(MAX_DESCRIPTORS * size), socket.MSG_CMSG_CLOEXEC
-    )
+    data, ancillary, _, _ = sock.recvmsg(MAX_PACKET, socket.CMSG_SPACE(MAX_DESCRIPTORS * size), socket.MSG_CMSG_CLOEXEC)
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(payload[: len(payload) - len(payload) % size])
