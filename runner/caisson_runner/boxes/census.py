@@ -1,6 +1,5 @@
 """What a box holds, seen from outside: processes, their memory, a writable layer on disk."""
 
-# ruff: noqa: PTH - thousands of short-lived paths of /proc
 from __future__ import annotations
 
 import os

@@ -4,7 +4,6 @@ Every request of the runner is done by a child forked for it, with pipes the run
 only forks and waits and can always be reached.
 """
 
-# ruff: noqa: PTH, S606 - paths are bytes here, or belong to another mount namespace
 from __future__ import annotations
 
 import fcntl
@@ -304,7 +303,7 @@ class Holder:
 def enter(
     request: dict[str, Any], std: tuple[int, int, int], gate: int, report: int, init: int, program: bytes
 ) -> None:
-    """Start a command in the box and tell ``report`` how it ends: lines ``p PID``, ``r``, ``e CODE TEXT``, ``x STATUS``.
+    """Start a command in the box and tell ``report``: lines ``p PID``, ``r``, ``e CODE TEXT``, ``x STATUS``.
 
     With ``wrap`` the same is done by a new process below the given argument prefix (a tracer).
     """

@@ -133,7 +133,7 @@ def _execute(spec: dict[str, Any]) -> NoReturn:
     last = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     for place in places:
         try:
-            os.execve(place, argv, environment)  # noqa: S606
+            os.execve(place, argv, environment)
         except OSError as problem:
             last = problem
     _refuse(127 if last.errno == errno.ENOENT else 126, argv[0], last)

@@ -3,7 +3,6 @@
 It imports little and holds nothing, so that its fork is cheap; the runner itself, with all it has loaded, never forks.
 """
 
-# ruff: noqa: PTH - pathlib is slow to import
 from __future__ import annotations
 
 import os

@@ -1,6 +1,5 @@
 """A box's private mounts, made in the holder's own mount namespace."""
 
-# ruff: noqa: PTH, S103, S108 - paths are bytes here, or belong to another mount namespace
 from __future__ import annotations
 
 import os
