@@ -289,7 +289,7 @@ async def test_harbors_own_verifier_agrees_about_every_behaviour(tmp_path: Path)
         assert (await run(plain, "oracle")).words == (True, True, None, "pass")
         assert (await run(plain, "nop")).words == (False, False, None, "fail")
         assert (await run(plain, "hardcode-visible")).words == (False, False, None, "fail")
-        forge = "while :; do echo '{\"reward\": 1}' > /logs/verifier/reward.json; done"
+        forge = "while :; do echo '{\"reward\": 1}' > /tmp/r; mv /tmp/r /logs/verifier/reward.json; done"
         loop = f"({forge}) > /dev/null 2>&1 < /dev/null & sleep 0.1"
         ran = await run(plain, ["/bin/sh", "-c", loop])
         assert ran.words == (True, False, None, "fail")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caisson_runner.boxes.engine import Box, BoxLimits, Capture, Change, Engine, Finished
+from caisson_runner.boxes.engine import BoxLimits, Capture, Change, Engine, Finished
 from caisson_runner.boxes.errors import BoxError
 from caisson_runner.boxes.store import Snapshot
 from caisson_runner.tasks.snapshot import box_limits
@@ -27,7 +27,7 @@ from caisson_runner.tasks.task import Task
 from caisson_runner.verify.check import Case, CaseResult, Check
 from caisson_runner.verify.errors import VerifyError
 from caisson_runner.verify.examiner import Examiner
-from caisson_runner.verify.scripts import run_harbor, run_pytest
+from caisson_runner.verify.scripts import Room, run_harbor, run_pytest
 from caisson_runner.verify.subject import Times, ask, command
 from caisson_runner.verify.trusting import trusting
 
@@ -131,7 +131,7 @@ class Grader:
         self._drawn = Drawn(self.seed, visible, unseen)
         self.times["examiner"] = asyncio.get_running_loop().time() - begun
 
-    async def trusting(self, box: Box, agent: Finished) -> Check:
+    async def trusting(self, box: Room, agent: Finished) -> Check:
         """The naive harness's word, in the agent's own box."""
         check = await trusting(box, self.task, agent)
         self.times["trusting"] = check.wall_s
@@ -158,7 +158,7 @@ class Grader:
             ground_truth = Check("ground_truth", None, f"{self.task.path}: nothing checks the ground truth")
         return Grades(ground_truth, join("held_out", unseen), views)
 
-    async def judge(self, box: Box, agent: Finished, capture: Capture) -> tuple[Check, Grades]:
+    async def judge(self, box: Room, agent: Finished, capture: Capture) -> tuple[Check, Grades]:
         """`trusting` in the agent's thawed box and `grade` of its capture, side by side: neither can see the other."""
         async with asyncio.TaskGroup() as group:
             said = group.create_task(self.trusting(box, agent))

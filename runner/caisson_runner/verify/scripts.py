@@ -10,9 +10,9 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from caisson_runner.boxes.engine import Box, BoxLimits, Command, Engine
+from caisson_runner.boxes.engine import BoxLimits, Command, Engine, Process
 from caisson_runner.boxes.errors import BoxError
 from caisson_runner.boxes.store import Snapshot
 from caisson_runner.tasks.extras import ScriptRule
@@ -34,7 +34,15 @@ TESTS = "/tests"
 MAX_REPORTS = 100_000  # lines one run of tests may report
 
 
-async def upload(box: Box, directory: Path, target: str) -> None:
+class Room(Protocol):
+    """What a check needs of a box: the agent's own, behind whatever records it, or a fork."""
+
+    async def exec(self, command: Command) -> Process: ...
+    async def put(self, path: str, data: bytes, mode: int = 0o644) -> None: ...
+    async def get(self, path: str, limit: int = 1 << 20) -> bytes: ...
+
+
+async def upload(box: Room, directory: Path, target: str) -> None:
     """Copy a directory of the task into a box, after the agent."""
     for file in walk_files(directory):
         executable = bool(file.stat().st_mode & 0o100) or file.name == "test.sh"
@@ -107,24 +115,23 @@ async def run_pytest(
     return Check(rule.role, not failed, f"{rule.name}: {reason}", "scripts", tuple(results), wall_s=wall)
 
 
-async def _file(box: Box, path: str) -> bytes | None:
+async def _file(box: Room, path: str) -> bytes | None:
     try:
         return await box.get(path, MAX_REWARD_FILE + 1)
     except BoxError:
         return None
 
 
-async def run_test_sh(box: Box, task: Task, *, first: bool) -> tuple[dict[str, float] | None, dict[str, Any]]:
+async def run_test_sh(box: Room, task: Task) -> tuple[dict[str, float] | None, dict[str, Any]]:
     """Harbor's verifier in this box: upload, run, read the reward files. The exit status is ignored, as in Harbor.
 
-    `first`: this is the box's first command, else it runs beside what lives there. Returns None for no valid reward.
+    Returns None for no valid reward.
     """
     assert task.tests_dir is not None
     env = resolve_env(task.harbor.verifier_env, task.path / "task.toml", "verifier.env")
     await upload(box, task.tests_dir, TESTS)
     command = Command((f"{TESTS}/test.sh",), env=env, cwd=task.workdir, wall_s=task.harbor.verifier_timeout_s)
-    process = await (box.start(command) if first else box.exec(command))
-    finished = await process.wait()
+    finished = await (await box.exec(command)).wait()
     evidence: dict[str, Any] = {"test_sh": ended(finished), "wall_s": round(finished.wall_s, 3)}
     try:
         rewards = read_rewards(await _file(box, REWARD_JSON), await _file(box, REWARD_TXT))
@@ -146,12 +153,12 @@ async def run_harbor(
     begun = asyncio.get_running_loop().time()
     places = (TESTS, "/logs/verifier")
     async with engine.fork(snapshot, state=state, restore=[*restore, *places], limits=limits) as box:
-        rewards, evidence = await run_test_sh(box, task, first=True)
+        rewards, evidence = await run_test_sh(box, task)
     wall = asyncio.get_running_loop().time() - begun
     if rewards is None:
         # Is it the agent's state that leaves the verifier without a reward, or the verifier itself?
         async with engine.fork(snapshot, limits=limits) as box:
-            pristine, _ = await run_test_sh(box, task, first=True)
+            pristine, _ = await run_test_sh(box, task)
         ours = pristine is None
         where = "on the untouched snapshot too" if ours else "though it does on the untouched snapshot"
         reason = f"tests/test.sh gave no valid reward ({evidence['reward']}), {where}"

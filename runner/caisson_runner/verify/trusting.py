@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from caisson_runner.boxes.engine import Box, Command, Finished
+from caisson_runner.boxes.engine import Command, Finished
 from caisson_runner.boxes.errors import BoxError
 from caisson_runner.tasks.task import Task
 from caisson_runner.verify.check import Check
 from caisson_runner.verify.pipe import ended
 from caisson_runner.verify.reward import REWARD_JSON, REWARD_TXT, solved
-from caisson_runner.verify.scripts import run_test_sh
+from caisson_runner.verify.scripts import Room, run_test_sh
 
 
 def claimed(stdout: bytes, words: tuple[str, ...]) -> str | None:
@@ -19,7 +19,7 @@ def claimed(stdout: bytes, words: tuple[str, ...]) -> str | None:
     return next((word for word in words if word.encode() in text), None)
 
 
-async def trusting(box: Box, task: Task, agent: Finished) -> Check:
+async def trusting(box: Room, task: Task, agent: Finished) -> Check:
     """Run the trusting check in the agent's box. Whatever happens in that box is the naive harness's answer."""
     begun = asyncio.get_running_loop().time()
     rule = task.extras.trusting
@@ -33,7 +33,7 @@ async def trusting(box: Box, task: Task, agent: Finished) -> Check:
         elif task.tests_dir is not None:  # Harbor's shared mode
             for path in (REWARD_JSON, REWARD_TXT):
                 await (await box.exec(Command(("/bin/rm", "-f", path), cwd="/"))).wait()
-            rewards, evidence = await run_test_sh(box, task, first=False)
+            rewards, evidence = await run_test_sh(box, task)
             passed, how = rewards is not None and solved(rewards), "harbor"
             reason = f"tests/test.sh gave {rewards}" if rewards is not None else str(evidence["reward"])
         else:
