@@ -1,6 +1,6 @@
 """``tracerd``: serve, load, unload, status, doctor.
 
-Exit codes: 0 done; 1 doctor found something missing; 2 wrong use; 3 the host or a daemon is at fault.
+Exit codes: 0 done; 1 doctor found something missing, or status no daemon; 2 wrong use; 3 the host or a daemon is at fault.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 import click
-
 from caisson_runner.errors import CaissonError
+
 from caisson_tracerd.layout import CGROUP_PARENT, RUN_DIR, STATE_DIR, Layout
 
 P = ParamSpec("P")
 
-EXIT_CODES = "Exit codes: 0 done, 1 something is missing (doctor), 2 wrong use, 3 the host or the daemon is at fault."
+EXIT_CODES = "Exit codes: 0 done, 1 something is missing (doctor) or no daemon answers (status), 2 wrong use, 3 the host or the daemon is at fault."
 
 
 def _one_line(command: Callable[P, None]) -> Callable[P, None]:
@@ -135,11 +135,12 @@ def status(layout: Layout, as_json: bool) -> None:
     found = look(layout)
     if as_json:
         click.echo(json.dumps(found, indent=1, sort_keys=True))
-        return
-    click.echo(f"programs: {found['programs']}")
-    click.echo(f"daemon:   {found['daemon']}")
-    for box in found["boxes"]:
-        click.echo(f"box {box['id']}: {box['state']}, {box['journal_bytes']} bytes of journal")
+    else:
+        click.echo(f"programs: {found['programs']}")
+        click.echo(f"daemon:   {found['daemon']}")
+        for box in found["boxes"]:
+            click.echo(f"box {box['id']}: {box['state']}, {box['journal_bytes']} bytes of journal")
+    sys.exit(0 if found["version"] else 1)
 
 
 @main.command(epilog=EXIT_CODES)
