@@ -15,7 +15,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-
 from caisson_proto import tracerd_pb2 as pb
 from caisson_proto import tracerd_pb2_grpc as rpc
 from caisson_proto.record import Record, decode, strip_ring
@@ -66,10 +65,10 @@ class Daemon:
         return [sys.executable, "-m", "caisson_tracerd.cli", name, *self.places, *options]
 
     def start(self) -> None:
-        with open(self.log, "ab") as log:
+        with open(self.log, "wb") as log:
             self.process = subprocess.Popen(self.command("serve", *self.options), stderr=log)
         deadline = time.monotonic() + 40
-        while "ready" not in self.log.read_text().splitlines()[-1:].__str__():
+        while "tracerd: ready" not in self.log.read_text():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"tracerd did not become ready: {self.log.read_text()}")
             time.sleep(0.02)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-
 from caisson_proto import tracerd_pb2 as pb
 from caisson_proto.record import Kind, decode, strip_ring
 from caisson_tracerd.layout import is_bpffs, sources
@@ -207,7 +206,8 @@ def test_programs_that_read_garbage_are_refused(second: Daemon) -> None:
     connect.write_text(connect.read_text().replace("rec->arg[0] = family;", "rec->arg[0] = family + 1;"))
     code = (
         "import sys, pathlib\nfrom caisson_tracerd import layout\n"
-        "layout.sources = lambda: pathlib.Path(sys.argv.pop(1))\nfrom caisson_tracerd.cli import main\nmain()"
+        "folder = pathlib.Path(sys.argv.pop(1))\nlayout.sources = lambda: folder\n"
+        "from caisson_tracerd.cli import main\nmain()"
     )
     command = [sys.executable, "-c", code, str(wrong), "serve", *second.places, "--unload-on-exit"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -295,9 +295,9 @@ def as_nobody(daemon: Daemon, code: str, *args: str) -> subprocess.CompletedProc
     head = f"""
 import sys; sys.path[:0] = {[*sys.path, str(Path(__file__).parent)]!r}
 import os
-os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 from conftest import Client; from pathlib import Path; import grpc, signal, subprocess
 from caisson_proto import tracerd_pb2 as pb
+os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})  # last: a plain user may not read where we are installed
 run = Path({str(daemon.run_dir)!r})
 """
     return subprocess.run([sys.executable, "-c", head + code, *args], capture_output=True, text=True, timeout=60)
@@ -343,6 +343,7 @@ client = Client(run / "65534" / "tracerd.sock")
 box = client.create("mine").box
 process = client.start("mine", ["/bin/sh", "-c", "while :; do :; done"])
 folder = Path(box.cgroup_path)
+import time; time.sleep(0.2)
 (folder / "cgroup.freeze").write_text("1")
 (folder / "cgroup.kill").write_text("1")
 print(process.wait(5))
@@ -374,7 +375,8 @@ def test_a_process_already_in_a_box_is_not_moved(client: Client) -> None:
 @pytest.mark.parametrize("command", ["serve", "load", "unload"])
 def test_a_plain_user_gets_one_line(daemon: Daemon, command: str) -> None:
     code = (
-        "import os, sys\nos.setgid(65534); os.setuid(65534)\nfrom caisson_tracerd.cli import main\nmain(sys.argv[1:])"
+        "import os, sys\nfrom caisson_tracerd import serve\nfrom caisson_tracerd.cli import main\n"
+        "os.setgid(65534); os.setuid(65534)\nmain(sys.argv[1:])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, command, "--run-dir=/nonexistent/run", "--state-dir=/nonexistent/state"],

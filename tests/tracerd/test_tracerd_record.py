@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
 from caisson_proto.record import Flag, Kind, Record
 
 if TYPE_CHECKING:

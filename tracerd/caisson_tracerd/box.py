@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import struct
 from dataclasses import asdict, dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from caisson_proto.record import Kind
+
 from caisson_tracerd import bpfsys
 from caisson_tracerd.bpfsys import Map, Ring
 from caisson_tracerd.cgroup import Cgroup
@@ -190,6 +190,6 @@ def forget(note: Note, folder: Path, kernel: Kernel) -> None:
     leave_kernel(note, kernel)
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        os.rmdir(folder.parent)
+        folder.parent.rmdir()
     except OSError:
         pass

@@ -1,7 +1,7 @@
 """Offsets of kernel structures, from the kernel's own type information (BTF).
 
-The format is ``Documentation/bpf/btf.rst`` of the kernel: a header, a section of types that name each other by number, a
-section of strings. Standard library only: the loader uses it on the distribution's Python.
+The format is ``Documentation/bpf/btf.rst`` of the kernel: a header, a section of types that name each other by number,
+a section of strings. Standard library only: the loader uses it on the distribution's Python.
 """
 
 from __future__ import annotations
@@ -130,5 +130,5 @@ class Btf:
             return 8
         if kind == _ARRAY:
             target, _, count = struct.unpack_from("<III", self._types, self._at[number] + 12)
-            return count * self._size(target)
+            return int(count) * self._size(target)
         return size

@@ -1,8 +1,8 @@
 """When to drain: one wake-up for many records.
 
 The kernel signals a ring with the first record after its reader caught up. The drainer then waits a little, so that a
-busy box costs some twenty wake-ups a second and not one for each record. A ring past its half signals with every record;
-a second signal therefore means: now. A slow sweep over all rings covers a signal that was lost.
+busy box costs some twenty wake-ups a second and not one for each record. A ring past its half signals with every
+record; a second signal therefore means: now. A slow sweep over all rings covers a signal that was lost.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from typing import Any
 
 if __name__ == "__main__":  # on its own, beside its neighbour and without the package
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-    from btf import Btf, BtfError
+    from btf import Btf, BtfError  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
 else:
     from caisson_tracerd.btf import Btf, BtfError
 
@@ -88,7 +88,7 @@ def write_source_tree(root: Path, types: str) -> None:
         "include/linux/kconfig.h": KCONFIG,
         "include/linux/version.h": VERSION,
     }
-    files.update({name: "#pragma once\n" for name in EMPTY})
+    files.update(dict.fromkeys(EMPTY, "#pragma once\n"))
     for folder in FOLDERS:
         (root / folder).mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -169,9 +169,9 @@ def load(sources: Path, pins: Path, level: int) -> dict[str, Any]:
         write_source_tree(Path(root), types)
         os.environ["BCC_KERNEL_SOURCE"] = root
         try:
-            from bcc import BPF
-            from bcc import __version__ as bcc_version
-            from bcc.libbcc import lib
+            from bcc import BPF  # pyright: ignore[reportMissingImports]
+            from bcc import __version__ as bcc_version  # pyright: ignore[reportMissingImports]
+            from bcc.libbcc import lib  # pyright: ignore[reportMissingImports]
         except ImportError as problem:
             raise Refused(f"bcc is missing ({problem}); install the package python3-bpfcc") from None
         flags = [f"-D{name}={value}" for name, value in defines.items()] + [

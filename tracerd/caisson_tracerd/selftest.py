@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from caisson_proto.record import Flag, Kind, Record, decode, strip_ring
+
 from caisson_tracerd import process
 from caisson_tracerd.cgroup import Limits
 from caisson_tracerd.errors import SelfTestError, TracerdError

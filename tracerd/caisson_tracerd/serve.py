@@ -18,11 +18,11 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
-
 from caisson_proto import tracerd_pb2 as pb
 from caisson_proto import tracerd_pb2_grpc as rpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health  # pyright: ignore[reportAttributeAccessIssue]
+
 from caisson_tracerd import pins, selftest
 from caisson_tracerd.box import Kernel, Note
 from caisson_tracerd.errors import BpfError, PinsError, ServeError, TracerdError, UsageError
@@ -60,7 +60,7 @@ def say(text: str) -> None:
 def serve(options: Options) -> None:
     """Run until SIGTERM or SIGINT. TracerdError when it cannot begin."""
     pins.require_root()
-    os.umask(0o077)
+    os.umask(0o022)  # cgroups of plain users must be reachable for them; what is private has its own mode
     layout = options.layout
     for folder in (layout.run_dir, layout.state_dir):
         _make_folder(folder, 0o755 if folder == layout.run_dir else 0o700)
@@ -86,8 +86,8 @@ async def _serve(options: Options) -> None:
             raise PinsError(f"pins under {layout.pins} cannot be adopted ({problem}); run: tracerd unload") from None
         registry = Registry(layout, kernel, options.ring_bytes)
         try:
-            for problem in registry.adopt_all():
-                say(problem)
+            for line in registry.adopt_all():
+                say(line)
             await selftest.run(registry)
             async with _servers(options, registry, manifest):
                 say(f"ready: {manifest['tier']} tier, sockets below {layout.run_dir}")

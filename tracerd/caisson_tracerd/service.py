@@ -9,9 +9,9 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
-
 from caisson_proto import tracerd_pb2 as pb
 from caisson_proto import tracerd_pb2_grpc as rpc
+
 from caisson_tracerd.box import Box
 from caisson_tracerd.cgroup import Limits
 from caisson_tracerd.errors import (

@@ -34,7 +34,6 @@ async def _ask(layout: Layout) -> dict[str, Any]:
         return {"daemon": f"not running (no socket {path})"}
     import grpc
     import grpc.aio
-
     from caisson_proto import tracerd_pb2 as pb
     from caisson_proto import tracerd_pb2_grpc as rpc
 
