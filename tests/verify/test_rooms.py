@@ -179,7 +179,7 @@ async def test_a_subject_that_exhausts_its_room_fails_and_the_next_run_is_fine(a
 def short(made: Bench) -> Bench:
     """The same bench with a second for each wait."""
     rule = dataclasses.replace(made.task.extras.subject, start_timeout_s=2.0, call_timeout_s=0.7)  # type: ignore[type-var]
-    trusting = dataclasses.replace(made.task.extras.trusting, timeout_s=3.0)  # type: ignore[type-var]
+    trusting = dataclasses.replace(made.task.extras.trusting, timeout_s=1.0)  # type: ignore[type-var]
     extras = dataclasses.replace(made.task.extras, subject=rule, trusting=trusting)
     return dataclasses.replace(made, task=dataclasses.replace(made.task, extras=extras))
 
