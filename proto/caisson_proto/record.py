@@ -86,7 +86,12 @@ class Tag(IntEnum):
 _ALL_FLAGS: Final = sum(Flag)
 _NO_ARGS: Final = (0, 0, 0, 0, 0, 0)
 _NO_FLAGS: Final = Flag(0)
-_SLOT: Final = {
+_TEXT: Final = frozenset(map(int, (Tag.GIVEN, Tag.GIVEN_EXIT, Tag.RESOLVED, Tag.CWD, Tag.INTERP)))
+_TRUNCATED: Final = int(Flag.TRUNCATED)
+_UNRESOLVED: Final = int(Flag.UNRESOLVED)
+_KINDS: Final = {int(kind): kind for kind in Kind}
+_FLAGS: Final = [Flag(value) for value in range(_ALL_FLAGS + 1)]  # by value: making one costs more than all the rest
+_SLOT: Final[dict[int, str]] = {
     Tag.GIVEN: "given",
     Tag.GIVEN_EXIT: "given_exit",
     Tag.RESOLVED: "resolved",
@@ -284,15 +289,16 @@ def _record(view: memoryview, position: int, offset: int) -> Record:
     values: dict[str, bytes | tuple[bytes, ...]] = {}
     at = FIXED.size
     try:
-        kind = Kind(kind)
+        if kind not in _KINDS:
+            raise ValueError(f"kind {kind} is not of this layout")
         for _ in range(nfields):
             tag, field_flags, length = FIELD.unpack_from(view, at)
             at += FIELD.size
             if length > len(view) - at or field_flags & ~FIELD_CUT:
                 raise ValueError(f"field of {length} bytes with flags {field_flags:#x} does not fit")
-            slot = _SLOT[Tag(tag)]
-            if slot in values:
-                raise ValueError(f"field {slot} twice")
+            slot = _SLOT.get(tag)
+            if slot is None or slot in values:
+                raise ValueError(f"field {slot or tag} is not of this layout, or there twice")
             value = _value(tag, bytes(view[at : at + length]), bool(field_flags), flags)
             if value is not None:
                 values[slot] = value
@@ -302,12 +308,16 @@ def _record(view: memoryview, position: int, offset: int) -> Record:
     if len(view) - at >= 8 or any(view[at:]):
         raise RecordError(offset, f"{len(view) - at} bytes after the last field")
     return Record(
-        kind, seq or position, time_ns, pid, tid, ppid, start_ns, parent_start_ns, cgroup, uid, gid, error,
-        Flag(flags), comm.partition(b"\0")[0], tuple(args), **values,  # type: ignore[arg-type]
+        _KINDS[kind], seq or position, time_ns, pid, tid, ppid, start_ns, parent_start_ns, cgroup, uid, gid, error,
+        _FLAGS[flags], comm.partition(b"\0")[0], tuple(args), **values,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
 def _value(tag: int, data: bytes, cut: bool, flags: int) -> bytes | tuple[bytes, ...] | None:
+    if tag in _TEXT:
+        if b"\0" in data:
+            raise ValueError(f"NUL inside field {_SLOT[tag]}")
+        return data
     if tag == Tag.ADDR:
         return data
     if tag == Tag.ARGV:
@@ -315,17 +325,13 @@ def _value(tag: int, data: bytes, cut: bool, flags: int) -> bytes | tuple[bytes,
             return ()
         if data.endswith(b"\0"):
             data = data[:-1]
-        elif not (cut or flags & Flag.TRUNCATED):
+        elif not (cut or flags & _TRUNCATED):
             raise ValueError("argv does not end with NUL")
         return tuple(data.split(b"\0"))
-    if tag == Tag.WALK and flags & Flag.UNRESOLVED:
+    if tag == Tag.WALK and flags & _UNRESOLVED:
         # The walk did not end at the task's root: names of a memfd, of nothing (a pipe), or of another tree.
         return walk_path(data, cut=True) or None
-    if tag in (Tag.WALK, Tag.CWD_WALK):
-        return walk_path(data, cut=cut)
-    if b"\0" in data:
-        raise ValueError(f"NUL inside field {Tag(tag).name}")
-    return data
+    return walk_path(data, cut=cut)
 
 
 def _fields(record: Record) -> Iterator[tuple[Tag, bytes, bool]]:

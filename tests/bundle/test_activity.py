@@ -112,7 +112,7 @@ def test_tree_shows_every_command_a_process_became_and_how_it_ended() -> None:
     assert tree[0].endswith("sh -c 'exec env true'")
     assert tree[2].endswith("true  ← exit 3")
     assert tree[3].endswith("  sleep ''  ← killed by SIGKILL")
-    assert "1 execs refused [ENOENT]" in shown(story)
+    assert "1 execs refused" in shown(story)
 
 
 def test_orphan_keeps_the_parent_that_made_it() -> None:

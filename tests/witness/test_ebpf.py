@@ -21,9 +21,9 @@ from caisson_proto.record import API, Kind, Record, encode
 from caisson_runner.witness import DaemonDown, DaemonMismatch, Limits, WitnessError, WitnessLost, choose
 from caisson_runner.witness.ebpf import EbpfWitness, Journal, ask
 from caisson_runner.witness.strace import StraceWitness
-from conftest import Daemon
-from story import PARITY, facts
+from witness_daemon import Daemon
 from witness_rig import launch, watched
+from witness_story import PARITY, facts
 
 real = [pytest.mark.root, pytest.mark.bpf]
 

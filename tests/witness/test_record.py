@@ -172,7 +172,7 @@ def test_walk_that_never_reached_the_root_is_no_absolute_path(walk: bytes, path:
         (with_field(Tag.WALK, b"a/b\0"), "slash"),
         (with_field(Tag.WALK, b"a\0\0"), "empty name"),
         (with_field(Tag.WALK, b"a"), "does not end with NUL"),
-        (with_field(Tag.GIVEN, b"a\0b"), "NUL inside field GIVEN"),
+        (with_field(Tag.GIVEN, b"a\0b"), "NUL inside field given"),
         (with_field(Tag.ARGV, b"a\0b"), "argv does not end"),
         (with_field(99, b""), "99"),
         (encode(Record(Kind.OPEN))[:-8], "ends after 136 bytes"),

@@ -14,8 +14,8 @@ import pytest
 from caisson_proto.record import Flag, Kind, Record
 from caisson_runner.witness import Evidence, Limits, WitnessError
 from caisson_runner.witness.strace import StraceWitness, sweep
-from story import STORY
 from witness_rig import gone, launch, watched
+from witness_story import STORY
 
 pytestmark = pytest.mark.skipif(not shutil.which("strace") or not shutil.which("bwrap"), reason="no strace or bwrap")
 

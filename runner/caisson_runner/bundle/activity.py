@@ -47,6 +47,7 @@ class Process:
     children: list[Identity] = field(default_factory=list)
     failed_execs: int = 0
     opens: int = 0
+    failed_opens: int = 0
     exit_code: int | None = None
     signal: int | None = None
     harness: bool = False
@@ -242,6 +243,7 @@ def _exec(model: Activity, process: Process, record: Record) -> None:
 def _open(model: Activity, process: Process, record: Record) -> None:
     model.opens += 1
     process.opens += 1
+    process.failed_opens += bool(record.error)
     model.failed_opens += bool(record.error)
     path = target(record)
     if path is None:

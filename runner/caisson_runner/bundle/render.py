@@ -52,13 +52,14 @@ def _head(
     if coverage is not None:
         said = f"{coverage.get('witness')} ({coverage.get('tier')}), {model.records} records"
         yield f"Witness    {printable(said, 100)}, {'complete' if coverage.get('complete') else 'NOT COMPLETE'}"
-    seconds = (model.last_ns - model.first_ns) / 1e9
-    execs = sum(len(one.commands) for one in model.processes.values())
-    refused = f"{sum(model.failed_execs.values())} execs refused{_errors(model.failed_execs)}"
+    agents = [one for one in model.processes.values() if not one.harness]
+    commands = sum(len(one.commands) for one in agents)
+    opens, failed = sum(one.opens for one in agents), sum(one.failed_opens for one in agents)
+    connects = sum(sum(one.results.values()) for one in model.attempts.values() if not model.is_harness(one.process))
+    refused = f"{sum(one.failed_execs for one in agents)} execs refused"
     yield (
-        f"Activity   {len(model.processes)} processes, {execs} commands ({refused}), "
-        f"{model.opens} opens ({model.failed_opens} failed), "
-        f"{sum(sum(one.results.values()) for one in model.attempts.values())} connects in {seconds:.2f} s"
+        f"Activity   {len(agents)} processes, {commands} commands ({refused}), {opens} opens ({failed} failed), "
+        f"{connects} connects in {(model.last_ns - model.first_ns) / 1e9:.2f} s"
     )
     if model.toctou:
         yield f"           {model.toctou} paths were changed by the box while the kernel read them"
