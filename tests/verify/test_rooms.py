@@ -382,3 +382,42 @@ async def test_a_cancelled_grading_leaves_no_box(add_mul: Bench) -> None:
         await grading
     left = [folder.name for folder in (add_mul.folder / "store" / "boxes").iterdir()]
     assert len(left) <= 1  # the examiner's room is shared and lives on
+
+
+TROJAN = """
+mkdir -p /usr/local/bin
+printf '#!/bin/sh\\nexit 0\\n' > /usr/local/bin/python3
+chmod +x /usr/local/bin/python3
+"""
+
+
+async def test_a_trojan_interpreter_is_taken_back_and_both_views_are_shown(tmp_path: Path) -> None:
+    shutil.copytree(load_task("add-mul").path, tmp_path / "plain")
+    (tmp_path / "plain" / "caisson.toml").write_text('schema = "caisson.task/v1"\nbase = "host"\n')
+    tmp_path.chmod(0o755)
+    async with bench(load_task(tmp_path / "plain"), tmp_path) as plain:
+        ran = await run(plain, ["/bin/sh", "-c", TROJAN])
+    assert ran.words == (True, False, None, "fail")
+    assert ran.grades.views is not None
+    assert [view.passed for view in ran.grades.views] == [False, True]
+    assert {"views-differ", "outside-workspace"} <= {finding.rule for finding in ran.verdict.findings}
+
+
+async def test_a_dockerfile_is_built_on_its_mapped_base(tmp_path: Path) -> None:
+    task = tmp_path / "built"
+    for part in ("environment/data", "tests"):
+        (task / part).mkdir(parents=True)
+    (task / "task.toml").write_text('[environment]\nenv = { FROM_TASK = "${CAISSON_NOT_SET:-yes}" }\n')
+    (task / "instruction.md").write_text("x")
+    (task / "environment" / "data" / "in.txt").write_text("copied")
+    (task / "environment" / "Dockerfile").write_text(
+        "FROM ubuntu:24.04\nWORKDIR /srv/work\nENV WORD=env\nCOPY data ./data\nRUN echo $WORD > built\n"
+    )
+    (task / "tests" / "test.sh").write_text(
+        '#!/bin/sh\n[ "$PWD $(cat data/in.txt) $(cat built) $WORD $FROM_TASK" = "/srv/work copied env env yes" ]\n'
+        "[ $? = 0 ] && [ -e done ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
+    )
+    tmp_path.chmod(0o755)
+    async with bench(load_task(task), tmp_path, {"ubuntu:24.04": "host"}) as made:
+        assert (await run(made, "touch ./done")).words == (True, True, None, "pass")
+        assert (await run(made, "nop")).words == (False, False, None, "fail")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,9 +44,9 @@ class Ran:
 
 
 @asynccontextmanager
-async def bench(task: Task, folder: Path) -> AsyncIterator[Bench]:
+async def bench(task: Task, folder: Path, bases: Mapping[str, str] | None = None) -> AsyncIterator[Bench]:
     async with LocalEngine(Store(folder / "store")) as engine:
-        snapshot = await engine.snapshot(snapshot_spec(task))
+        snapshot = await engine.snapshot(snapshot_spec(task, bases))
         async with open_examiner(engine, task) as examiner:
             yield Bench(engine, task, snapshot, examiner, folder)
 
