@@ -35,13 +35,13 @@ RAW_TRACEPOINT_PROBE(sys_enter)
 {
 	struct pt_regs *regs = (struct pt_regs *)ctx->args[0];
 	u32 nr = ctx->args[1], cpu, tid;
-	u64 box_id, arg[5] = {}, how[2] = {};
+	u64 arg[5] = {}, how[2] = {};
 	struct large_call *keep;
 	enum call call;
 	int compat;
 
 	call = which_call(nr, &compat);
-	if (call == CALL_NONE || !current_box(&box_id) || number_is_foreign(compat))
+	if (call == CALL_NONE || !current_box() || number_is_foreign(compat))
 		return 0;
 	cpu = bpf_get_smp_processor_id();
 	keep = call_scratches.lookup(&cpu);
@@ -118,7 +118,7 @@ RAW_TRACEPOINT_PROBE(sys_exit)
 {
 	struct pt_regs *regs = (struct pt_regs *)ctx->args[0];
 	long ret = ctx->args[1];
-	u64 nr = 0, box_id, path, second, arg[5] = {};
+	u64 nr = 0, path, second, arg[5] = {};
 	s64 dirfd = AT_FDCWD;
 	struct box *box;
 	enum call call;
@@ -129,7 +129,7 @@ RAW_TRACEPOINT_PROBE(sys_exit)
 	call = which_call(nr, &compat);
 	if (call == CALL_NONE)
 		return 0;
-	box = current_box(&box_id);
+	box = current_box();
 	if (!box || number_is_foreign(compat))
 		return 0;
 	call_args(arg, regs, compat);
@@ -147,20 +147,20 @@ RAW_TRACEPOINT_PROBE(sys_exit)
 	case CALL_CREAT:
 	case CALL_OPENAT:
 	case CALL_OPENAT2:
-		record_open(box, box_id, dirfd, path, nr, compat, ret);
+		record_open(box, dirfd, path, nr, compat, ret);
 		break;
 	case CALL_EXECVE:
 	case CALL_EXECVEAT:
 		if (ret < 0)
-			record_exec_failed(box, box_id, path, compat, ret);
+			record_exec_failed(box, path, compat, ret);
 		break;
 	case CALL_CONNECT:
-		record_connect(box, box_id, compat, arg, ret);
+		record_connect(box, compat, arg, ret);
 		break;
 	case CALL_SOCKETCALL:
 		if ((u32)arg[0] != 3)
 			return 0;
-		record_connect(box, box_id, compat, arg, ret);
+		record_connect(box, compat, arg, ret);
 		break;
 	default:
 		break;

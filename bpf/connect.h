@@ -5,7 +5,7 @@
 #define FAMILY_INET 2
 #define FAMILY_INET6 10
 
-INLINE void record_connect(struct box *box, u64 box_id, int compat, u64 arg[5], long ret)
+INLINE void record_connect(struct box *box, int compat, u64 arg[5], long ret)
 {
 	u32 tid = bpf_get_current_pid_tgid();
 	struct small_call *call = small_calls.lookup(&tid);
@@ -15,7 +15,7 @@ INLINE void record_connect(struct box *box, u64 box_id, int compat, u64 arg[5], 
 	u32 fd = arg[0];
 	u64 length = 0;
 
-	if (!begin(b, box, box_id, CAISSON_CONNECT, ret < 0 ? -ret : 0))
+	if (!begin(b, box, CAISSON_CONNECT, ret < 0 ? -ret : 0))
 		return;
 	rec = REC(b);
 	if (compat)

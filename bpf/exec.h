@@ -44,8 +44,7 @@ RAW_TRACEPOINT_PROBE(sched_process_exec)
 	struct task_struct *task = (struct task_struct *)ctx->args[0];
 	u32 old = ctx->args[1];
 	struct linux_binprm *bprm = (struct linux_binprm *)ctx->args[2];
-	u64 box_id;
-	struct box *box = current_box(&box_id);
+	struct box *box = current_box();
 	struct build build, *b = &build;
 	struct caisson_rec *rec;
 	struct place place = {};
@@ -61,7 +60,7 @@ RAW_TRACEPOINT_PROBE(sched_process_exec)
 	/* The caller may have been another thread; it has this one's number now. */
 	small_calls.delete(&old);
 	large_calls.delete(&old);
-	if (!begin(b, box, box_id, CAISSON_EXEC, 0))
+	if (!begin(b, box, CAISSON_EXEC, 0))
 		return 0;
 	rec = REC(b);
 	b->scratch->partial |= READ(filename, linux_binprm, bprm, filename);
@@ -89,14 +88,14 @@ RAW_TRACEPOINT_PROBE(sched_process_exec)
 	return 0;
 }
 
-INLINE void record_exec_failed(struct box *box, u64 box_id, u64 path, int compat, long ret)
+INLINE void record_exec_failed(struct box *box, u64 path, int compat, long ret)
 {
 	u32 tid = bpf_get_current_pid_tgid();
 	struct small_call *small = small_calls.lookup(&tid);
 	struct large_call *large = 0;
 	struct build build, *b = &build;
 
-	if (!begin(b, box, box_id, CAISSON_EXEC, -ret))
+	if (!begin(b, box, CAISSON_EXEC, -ret))
 		return;
 	REC(b)->arg[4] = tid;
 	if (compat)

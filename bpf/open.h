@@ -55,7 +55,7 @@ INLINE void add_given(struct build *b, const char *entry, u32 bound, u32 length,
 	close_field(b, CAISSON_T_GIVEN_EXIT, n - 1, n == PATH_READ);
 }
 
-INLINE void record_open(struct box *box, u64 box_id, s64 dirfd, u64 path, u32 nr, int compat, long ret)
+INLINE void record_open(struct box *box, s64 dirfd, u64 path, u32 nr, int compat, long ret)
 {
 	u32 tid = bpf_get_current_pid_tgid();
 	struct small_call *small = small_calls.lookup(&tid);
@@ -64,7 +64,7 @@ INLINE void record_open(struct box *box, u64 box_id, s64 dirfd, u64 path, u32 nr
 	struct build build, *b = &build;
 	struct caisson_rec *rec;
 
-	if (!begin(b, box, box_id, CAISSON_OPEN, ret < 0 ? -ret : 0))
+	if (!begin(b, box, CAISSON_OPEN, ret < 0 ? -ret : 0))
 		return;
 	if (small) {
 		head = &small->head;

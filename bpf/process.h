@@ -6,15 +6,15 @@
 RAW_TRACEPOINT_PROBE(sched_process_fork)
 {
 	struct task_struct *child = (struct task_struct *)ctx->args[1];
-	u64 box_id, start = 0;
-	struct box *box = current_box(&box_id);
+	u64 start = 0;
+	struct box *box = current_box();
 	struct build build, *b = &build;
 	struct small_call *call;
 	struct caisson_rec *rec;
 	u32 tid = bpf_get_current_pid_tgid();
 	pid_t pid = 0, thread = 0;
 
-	if (!box || !begin(b, box, box_id, CAISSON_FORK, 0))
+	if (!box || !begin(b, box, CAISSON_FORK, 0))
 		return 0;
 	rec = REC(b);
 	b->scratch->partial |= READ(pid, task_struct, child, tgid);
@@ -36,8 +36,7 @@ RAW_TRACEPOINT_PROBE(sched_process_fork)
 RAW_TRACEPOINT_PROBE(sched_process_exit)
 {
 	struct task_struct *task = (struct task_struct *)ctx->args[0];
-	u64 box_id;
-	struct box *box = current_box(&box_id);
+	struct box *box = current_box();
 	struct build build, *b = &build;
 	struct caisson_rec *rec;
 	u32 tid = bpf_get_current_pid_tgid();
@@ -47,7 +46,7 @@ RAW_TRACEPOINT_PROBE(sched_process_exit)
 		return 0;
 	small_calls.delete(&tid);
 	large_calls.delete(&tid);
-	if (!begin(b, box, box_id, CAISSON_EXIT, 0))
+	if (!begin(b, box, CAISSON_EXIT, 0))
 		return 0;
 #ifdef CAISSON_EXIT_GROUP_DEAD
 	last = ctx->args[1] & 1;

@@ -8,17 +8,16 @@
 struct build {
 	struct box *box;
 	struct scratch *scratch;
-	u64 box_id;
 	u32 kind;
 };
 
 #define REC(b) ((struct caisson_rec *)(b)->scratch->data)
 
 /* The box this task is in, by the ancestor at the level of boxes: a child cgroup made inside is still the box. */
-INLINE struct box *current_box(u64 *id)
+INLINE struct box *current_box(void)
 {
-	*id = bpf_get_current_ancestor_cgroup_id(CAISSON_BOX_LEVEL);
-	return boxes.lookup(id);
+	u64 id = bpf_get_current_ancestor_cgroup_id(CAISSON_BOX_LEVEL);
+	return boxes.lookup(&id);
 }
 
 INLINE u8 *at(struct build *b, u32 off)
@@ -51,13 +50,12 @@ INLINE void fill_task(struct build *b, struct task_struct *task)
 }
 
 /* Counts the event as seen and starts its record. 0: it cannot be made, and is counted so. */
-INLINE int begin(struct build *b, struct box *box, u64 box_id, u32 kind, int error)
+INLINE int begin(struct build *b, struct box *box, u32 kind, int error)
 {
 	u32 cpu = bpf_get_smp_processor_id();
 	struct caisson_rec *rec;
 
 	b->box = box;
-	b->box_id = box_id;
 	b->kind = kind & (CAISSON_KIND_MAX - 1);
 	__sync_fetch_and_add(&box->count[b->kind].seen, 1);
 	b->scratch = scratches.lookup(&cpu);
@@ -129,6 +127,7 @@ INLINE void finish(struct build *b)
 	struct class_count *count = &b->box->count[b->kind];
 	struct caisson_rec *rec = REC(b);
 	u64 size = b->scratch->off; /* 64 bits wide, so that the compared register is the used one */
+	u64 slot;
 	void *ring;
 
 	OPAQUE(size);
@@ -139,7 +138,8 @@ INLINE void finish(struct build *b)
 	rec->size = size;
 	rec->nfields = b->scratch->nfields;
 	rec->flags = b->scratch->flags;
-	ring = rings.lookup(&b->box_id);
+	slot = b->box->ring;
+	ring = rings.lookup(&slot);
 	if (!ring)
 		__sync_fetch_and_add(&count->dropped_map, 1);
 	else if (bpf_ringbuf_output(ring, rec, size, ring_wakeup(ring)))

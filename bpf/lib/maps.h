@@ -14,7 +14,7 @@ struct class_count {
 
 struct box {
 	u64 seq;
-	u64 reserved;
+	u64 ring;            /* its slot in rings */
 	struct class_count count[CAISSON_KIND_MAX];
 };
 
@@ -50,7 +50,7 @@ struct scratch {
 };
 
 BPF_RINGBUF_OUTPUT(ring_shape, 1);                     /* only the shape of the inner maps */
-BPF_HASH_OF_MAPS(rings, u64, "ring_shape", BOXES);     /* box cgroup id -> its ring */
+BPF_HASH_OF_MAPS(rings, u64, "ring_shape", BOXES);     /* slot -> ring; a box borrows one */
 BPF_HASH(boxes, u64, struct box, BOXES);               /* box cgroup id -> sequence and counters */
 BPF_HASH(small_calls, u32, struct small_call, SMALL_SLOTS);
 BPF_HASH(large_calls, u32, struct large_call, LARGE_SLOTS);

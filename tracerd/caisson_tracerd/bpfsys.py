@@ -16,7 +16,7 @@ from typing import Final
 from caisson_tracerd.errors import BpfError
 
 _NR_BPF: Final = {"x86_64": 321, "aarch64": 280}
-_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _OBJ_PIN, _OBJ_GET = 0, 1, 2, 3, 6, 7
+_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_NEXT, _OBJ_PIN, _OBJ_GET = 0, 1, 2, 3, 4, 6, 7
 _TYPE_RINGBUF: Final = 27
 _ATTR_BYTES: Final = 128
 
@@ -101,6 +101,23 @@ class Map:
         except BpfError as problem:
             if not _failed_with(problem, errno.ENOENT):
                 raise
+
+    def keys(self) -> list[int]:
+        """Every key; the map must not change meanwhile."""
+        found: list[int] = []
+        following = ctypes.c_uint64()
+        held = ctypes.c_uint64()
+        while True:
+            key = ctypes.addressof(held) if found else 0
+            attributes = struct.pack("IIQQQ", self._descriptor, 0, key, ctypes.addressof(following), 0)
+            try:
+                _bpf(_MAP_NEXT, attributes, f"map {self._name}")
+            except BpfError as problem:
+                if _failed_with(problem, errno.ENOENT):
+                    return found
+                raise
+            held.value = following.value
+            found.append(following.value)
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -1,6 +1,7 @@
 """A box's journal: the ring's spans, appended as they are, served by offset.
 
-One invariant makes a killed daemon harmless: the journal's length equals the ring's count of consumed bytes. Bytes are
+One invariant makes a killed daemon harmless: the journal's length equals the ring's count of consumed bytes since
+the box began. Bytes are
 written first and given back to the kernel second; a journal longer than that count was cut off in between and is
 truncated before the ring is drained again. Nothing is lost and nothing stands in it twice.
 """
@@ -20,10 +21,11 @@ _SPAN_BYTES: Final = 1 << 20
 
 
 class Journal:
-    """An append-only file with readers that may wait for more."""
+    """An append-only file with readers that may wait for more. ``base`` is the ring's count when the box began."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, base: int) -> None:
         self.path = path
+        self._base = base
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.size = os.fstat(self._descriptor).st_size
         self.closed = False
@@ -31,9 +33,10 @@ class Journal:
 
     def agree_with(self, ring: Ring) -> None:
         """After a restart: forget what was written but not yet given back."""
-        if self.size > ring.consumed:
-            os.ftruncate(self._descriptor, ring.consumed)
-            self.size = ring.consumed
+        consumed = ring.consumed - self._base
+        if self.size > consumed:
+            os.ftruncate(self._descriptor, consumed)
+            self.size = consumed
 
     def drain(self, ring: Ring) -> int:
         """Copy everything committed; returns the bytes taken. OSError leaves the rest in the ring."""

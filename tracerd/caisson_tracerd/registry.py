@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Final
 
 from caisson_tracerd import process
-from caisson_tracerd.box import Box, Kernel, Note
-from caisson_tracerd.cgroup import Cgroup, Limits
+from caisson_tracerd.box import BOX_BYTES, Box, Note, remove_folder
+from caisson_tracerd.bpfsys import Map
+from caisson_tracerd.cgroup import Cgroup, Limits, sweep, v2_root
 from caisson_tracerd.drain import Drainer
 from caisson_tracerd.errors import (
     BoxExists,
@@ -25,6 +25,7 @@ from caisson_tracerd.errors import (
     UsageError,
 )
 from caisson_tracerd.layout import Layout
+from caisson_tracerd.rings import RingPool
 
 DEFAULT_RING_BYTES: Final = 4 << 20
 MIN_RING_BYTES: Final = 1 << 16
@@ -37,10 +38,12 @@ _ID: Final = re.compile(r"[a-z0-9-]{1,64}")
 class Registry:
     """Boxes by (uid, id). Lives in one event loop; a box is changed by one call at a time."""
 
-    def __init__(self, layout: Layout, kernel: Kernel, ring_bytes: int = DEFAULT_RING_BYTES) -> None:
+    def __init__(self, layout: Layout, ring_bytes: int = DEFAULT_RING_BYTES) -> None:
         self._layout = layout
-        self._kernel = kernel
         self._ring_bytes = checked_ring_bytes(ring_bytes)
+        self._map = Map.at(layout.pins / "map_boxes", BOX_BYTES)
+        self._rings = Map.at(layout.pins / "map_rings", 4)
+        self._pool = RingPool(self._rings, layout.pins / "boxes_rings", self._ring_bytes)
         self._boxes: dict[tuple[int, str], Box] = {}
         self._by_ring: dict[int, Box] = {}
         self._locks: dict[tuple[int, str], asyncio.Lock] = {}
@@ -52,9 +55,9 @@ class Registry:
         problems = []
         for folder in sorted(self._layout.boxes_dir.glob("*/*")):
             try:
-                box = Box.adopt(folder, self._kernel, self._boot_id)
+                box = Box.adopt(folder, self._map, self._pool, self._boot_id)
             except TracerdError as problem:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
                 problems.append(str(problem))
                 continue
             if box is not None:
@@ -62,7 +65,19 @@ class Registry:
                 box.drain()
             else:
                 problems.append(f"box {folder.name} did not survive and was dropped")
+        self._pool.settle()
+        self._clear_strays()
         return problems
+
+    def _clear_strays(self) -> None:
+        """Cgroups and counters of boxes nobody knows: a daemon was killed while it made or dropped them."""
+        known = {box.note.cgroup_id for box in self._boxes.values() if not box.note.sealed}
+        for key in set(self._map.keys()) - known:
+            self._map.delete(key)
+        root = v2_root()
+        names = {box.note.cgroup for box in self._boxes.values()}
+        for folder in (root / self._layout.cgroup_parent).glob("user.*") if root is not None else ():
+            sweep(f"{self._layout.cgroup_parent}/{folder.name}", lambda name, top=folder: str(top / name) in names)
 
     def of(self, uid: int) -> list[Box]:
         """The caller's boxes."""
@@ -84,16 +99,24 @@ class Registry:
                 raise BoxExists(f"you have a box {box_id!r} already; drop it or take another name")
             if len(self._boxes) >= MAX_BOXES or (uid and len(self.of(uid)) >= MAX_BOXES_OF_USER):
                 raise TooMany("there are too many boxes; drop some")
-            cgroup = Cgroup.create(box_id, limits, self._layout.user_parent(uid))
+            slot = await self._pool.take(size)
+            try:
+                cgroup = Cgroup.create(box_id, limits, self._layout.user_parent(uid))
+            except BaseException:
+                self._pool.give_back(slot)
+                raise
             try:
                 if uid:
                     for name in ("cgroup.freeze", "cgroup.kill"):
                         if (cgroup.path / name).exists():
                             os.chown(cgroup.path / name, uid, -1)
-                note = Note(box_id, uid, self._boot_id, str(cgroup.path), cgroup.id, size)
-                box = Box.create(note, self._layout.boxes_dir / str(uid) / box_id, self._kernel)
+                note = Note(
+                    box_id, uid, self._boot_id, str(cgroup.path), cgroup.id, size, slot.number, slot.ring.consumed
+                )
+                box = Box.create(note, self._layout.boxes_dir / str(uid) / box_id, self._map, slot)
             except BaseException:
                 cgroup.remove()
+                self._pool.give_back(slot)
                 raise
             self._keep(box)
             return box, cgroup.missing
@@ -107,7 +130,7 @@ class Registry:
                     raise NotYours(f"process {pid} is not yours (uid {uid}); admit your own")
                 if found.in_cgroup_below(f"/{self._layout.cgroup_parent}/"):
                     raise NotYours(f"process {pid} is in a box already")
-                box.cgroup.add(pid)
+                await asyncio.to_thread(box.cgroup.add, pid)  # waits for an RCU grace period
                 return found.start_ns
 
     async def seal(self, uid: int, box_id: str) -> Box:
@@ -125,8 +148,8 @@ class Registry:
                 except CgroupError as problem:
                     raise BoxState(f"box {box_id} does not stand still ({problem}); kill it, then seal") from None
             try:
-                self._stop_draining(box)
                 box.seal()
+                self._release_ring(box)
             finally:
                 if thaw:
                     cgroup.thaw()
@@ -145,23 +168,24 @@ class Registry:
             else:
                 cgroup.kill()
                 await asyncio.to_thread(cgroup.remove)
-            self._stop_draining(box)
             del self._boxes[uid, box_id]
             box.forget()
+            self._release_ring(box)
         self._locks.pop((uid, box_id), None)
 
     async def drop_all(self) -> None:
         for uid, box_id in list(self._boxes):
             await self.drop(uid, box_id)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Leave the boxes to the kernel and the next daemon."""
+        self._drainer.close()
         for box in self._boxes.values():
-            self._stop_draining(box)
             box.close()
         self._boxes.clear()
-        self._drainer.close()
-        self._kernel.close()
+        await self._pool.close()
+        self._map.close()
+        self._rings.close()
 
     def _open(self, uid: int, box_id: str) -> Box:
         box = self.get(uid, box_id)
@@ -171,14 +195,17 @@ class Registry:
 
     def _keep(self, box: Box) -> None:
         self._boxes[box.note.uid, box.note.id] = box
-        if box.ring is not None:
-            self._by_ring[box.ring.descriptor] = box
-            self._drainer.add(box.ring.descriptor)
+        if box.slot is not None:
+            self._by_ring[box.slot.ring.descriptor] = box
+            self._drainer.add(box.slot.ring.descriptor)
 
-    def _stop_draining(self, box: Box) -> None:
-        if box.ring is not None:
-            self._drainer.remove(box.ring.descriptor)
-            self._by_ring.pop(box.ring.descriptor, None)
+    def _release_ring(self, box: Box) -> None:
+        """The box has left the kernel; its ring serves another."""
+        if box.slot is not None:
+            self._drainer.remove(box.slot.ring.descriptor)
+            self._by_ring.pop(box.slot.ring.descriptor, None)
+            self._pool.give_back(box.slot)
+            box.slot = None
 
     def _drain(self, descriptor: int) -> None:
         box = self._by_ring[descriptor]

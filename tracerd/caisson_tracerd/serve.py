@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health  # pyright: ignore[reportAttributeAccessIssue]
 
 from caisson_tracerd import pins, selftest
-from caisson_tracerd.box import Kernel, Note
+from caisson_tracerd.box import Note
 from caisson_tracerd.errors import BpfError, PinsError, ServeError, TracerdError, UsageError
 from caisson_tracerd.layout import Layout
 from caisson_tracerd.loader import API
@@ -81,10 +81,9 @@ async def _serve(options: Options) -> None:
     try:
         manifest = _adopt_or_load(layout)
         try:
-            kernel = Kernel.adopt(layout.pins)
+            registry = Registry(layout, options.ring_bytes)
         except BpfError as problem:
             raise PinsError(f"pins under {layout.pins} cannot be adopted ({problem}); run: tracerd unload") from None
-        registry = Registry(layout, kernel, options.ring_bytes)
         try:
             for line in registry.adopt_all():
                 say(line)
@@ -97,7 +96,7 @@ async def _serve(options: Options) -> None:
             if options.unload_on_exit:
                 await registry.drop_all()
         finally:
-            registry.close()
+            await registry.close()
     finally:
         if options.unload_on_exit:
             pins.unload(layout)
