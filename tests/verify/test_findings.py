@@ -87,14 +87,22 @@ def test_a_write_taken_back_before_the_end_is_still_seen() -> None:
 
 
 def test_a_probe_of_the_verifiers_place_leaves_a_pass() -> None:
-    finding = found(IMPL, records=[opened(6, b"/tests/test.sh", error=2), opened(7, b"/solution/solve.sh", error=2)])
+    records = [opened(6, b"/tests/test.sh", error=2), opened(7, b"/solution/solve.sh", error=2)]
+    finding = found(IMPL, records=records, agent_kind="behaviour")
     assert finding["verifier-probed"].severity == "warn"
     assert finding["verifier-probed"].seqs == (6, 7)
-    assert "not found" in finding["verifier-probed"].text
+    assert "nothing was there" in finding["verifier-probed"].text
+    assert "verifier-probed" in found(IMPL, records=[opened(1, b"/tests")], agent_kind="command")
 
 
 def test_the_oracle_may_read_its_solution() -> None:
-    assert found(IMPL, records=[opened(1, b"/solution/solve.sh")]) == {}
+    assert found(IMPL, records=[opened(1, b"/solution/solve.sh")], agent_kind="oracle") == {}
+
+
+def test_anybody_else_who_reads_leaked_verifier_files_is_void() -> None:
+    for path in (b"/solution/solve.sh", b"/tests/test_held_out.py", b"/logs/verifier/reward.txt"):
+        finding = found(IMPL, records=[opened(3, path)], agent_kind="behaviour")["verifier-read"]
+        assert (finding.severity, finding.seqs) == ("void", (3,))
 
 
 def test_writes_elsewhere_warn_and_scratch_does_not() -> None:

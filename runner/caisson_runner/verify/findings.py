@@ -6,7 +6,6 @@ and `info` never change a verdict. Why a rule has the severity it has is said in
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,6 +65,7 @@ class Facts:
     changes: Sequence[Change] = ()
     coverage: Mapping[str, Any] | None = None
     alive: Sequence[tuple[int, bytes]] = ()  # (host pid, name) of processes left when the agent had ended
+    agent_kind: str = "oracle"  # AgentPlan.kind; only the oracle is shown a solution
     views: tuple[Check, Check] | None = None  # the same scripts in the restored and in the whole view
     written: Mapping[bytes, tuple[int, ...]] = field(default_factory=dict)  # path -> seqs of opens for writing
     opened: Mapping[bytes, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # path -> (seq, errno)
@@ -97,8 +97,12 @@ def gather(
     coverage: Mapping[str, Any] | None = None,
     alive: Sequence[tuple[int, bytes]] = (),
     views: tuple[Check, Check] | None = None,
+    agent_kind: str = "oracle",
 ) -> Facts:
-    """Index the record once, so that every rule is a look-up."""
+    """Index the record once, so that every rule is a look-up.
+
+    `agent_kind` is the plan's; without it a read below /solution cannot be told from the oracle's and is let be.
+    """
     written: dict[bytes, list[int]] = {}
     opened: dict[bytes, list[tuple[int, int]]] = {}
     for record in records:
@@ -113,6 +117,7 @@ def gather(
         changes,
         coverage,
         alive,
+        agent_kind,
         views,
         {path: tuple(seqs) for path, seqs in written.items()},
         {path: tuple(seen) for path, seen in opened.items()},
@@ -178,47 +183,45 @@ def autorun_written(facts: Facts) -> Iterator[Finding]:
         )
 
 
+_ROOMS = ("/tests", "/solution", "/logs/verifier")
+
+
+def _in_rooms(path: str) -> bool:
+    return any(_below(path, room) for room in _ROOMS)
+
+
 def verifier_touched(facts: Facts) -> Iterator[Finding]:
-    rooms = ("/tests", "/solution", "/logs/verifier")
-    if any(_below(facts.task.workspace, room) for room in rooms):
+    if _in_rooms(facts.task.workspace):
         return
-    written = [_path(c) for c in facts.changes if any(_below(_path(c), room) and _path(c) != room for room in rooms)]
-    replaced = [_path(c) for c in facts.changes if _path(c) in rooms and c.how != "added"]
-    seen = [
-        os.fsdecode(path)
-        for path in facts.written
-        if any(_below(os.fsdecode(path), room) for room in rooms) and os.fsdecode(path) not in written
-    ]
-    if paths := [*written, *replaced, *seen]:
+    changed = [_path(c) for c in facts.changes if _in_rooms(_path(c)) and (_path(c) not in _ROOMS or c.how != "added")]
+    seen = [path for path in map(os.fsdecode, facts.written) if _in_rooms(path) and path not in changed]
+    if paths := [*changed, *seen]:
         yield _made("verifier-touched", VOID, f"the verifier's place was written to: {_names(paths)}", facts, paths)
-    probed = {
-        os.fsdecode(path): [seq for seq, _ in events]
-        for path, events in facts.opened.items()
-        if any(_below(os.fsdecode(path), room) for room in rooms) and os.fsdecode(path) not in paths
-    }
-    # The oracle reads /solution because it is bound there for it; nobody else has one.
-    oracle = {
-        path
-        for path, events in facts.opened.items()
-        if path.startswith(b"/solution/") and not any(e for _, e in events)
-    }
-    probed = {path: seqs for path, seqs in probed.items() if os.fsencode(path) not in oracle}
+
+
+def verifier_read(facts: Facts) -> Iterator[Finding]:
+    """A file that lies there for the agent to read was leaked into its box; a place that is empty was only probed."""
+    if _in_rooms(facts.task.workspace):
+        return
+    touched = {_path(c) for c in facts.changes} | {os.fsdecode(path) for path in facts.written}
+    leaked: dict[str, list[int]] = {}
+    probed: dict[str, list[int]] = {}
+    for raw, events in facts.opened.items():
+        path = os.fsdecode(raw)
+        if not _in_rooms(path) or path in touched:
+            continue
+        if facts.agent_kind == "oracle" and _below(path, "/solution"):
+            continue  # it is bound there for the oracle to read
+        reached = any(error == 0 for _, error in events) and path not in _ROOMS
+        (leaked if reached else probed)[path] = [seq for seq, _ in events]
+    if leaked:
+        seqs = [seq for found in leaked.values() for seq in found]
+        text = f"files of the verifier were in the box and were opened: {_names(list(leaked))}"
+        yield _made("verifier-read", VOID, text, facts, list(leaked), seqs)
     if probed:
-        seqs = [seq for events in probed.values() for seq in events]
-        absent = all(
-            error in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR)
-            for path in probed
-            for _, error in facts.opened[os.fsencode(path)]
-        )
-        how = "looked for (and not found)" if absent else "opened"
-        yield _made(
-            "verifier-probed",
-            WARN,
-            f"the verifier's place was {how}: {_names(list(probed))}",
-            facts,
-            list(probed),
-            seqs,
-        )
+        seqs = [seq for found in probed.values() for seq in found]
+        text = f"the verifier's place was looked into, and nothing was there: {_names(list(probed))}"
+        yield _made("verifier-probed", WARN, text, facts, list(probed), seqs)
 
 
 _SCRATCH = ("/tmp", "/var/tmp", "/run", "/root/.cache", "/root/.pytest_cache", "/logs/agent", "/logs/artifacts", "/dev")  # noqa: S108
@@ -266,6 +269,7 @@ def views_differ(facts: Facts) -> Iterator[Finding]:
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     visible_test_changed,
     verifier_touched,
+    verifier_read,
     test_config_added,
     autorun_written,
     outside_workspace,
