@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 from caisson_proto import tracerd_pb2 as pb
@@ -72,7 +73,8 @@ class Rig:
             if not line:
                 raise SystemExit("tracerd did not start")
         self.start_s = time.monotonic() - begun
-        self.stub = rpc.TracerdStub(grpc.insecure_channel(f"unix:{self.socket}"))
+        channel: Any = grpc.insecure_channel(f"unix:{self.socket}")
+        self.stub: Any = rpc.TracerdStub(channel)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,9 +106,9 @@ def daemon_calls(rig: Rig, rounds: int) -> dict[str, list[float]]:
     """Milliseconds of each call in the life of a box."""
     found: dict[str, list[float]] = {"create": [], "admit": [], "seal": [], "drop": []}
 
-    def timed(name: str, call: object, request: object) -> None:
+    def timed(name: str, call: Any, request: Any) -> None:
         begun = time.perf_counter()
-        call(request)  # type: ignore[operator]
+        call(request)
         found[name].append((time.perf_counter() - begun) * 1000)
 
     for number in range(rounds):
@@ -123,7 +125,7 @@ def daemon_calls(rig: Rig, rounds: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--calls", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
@@ -132,8 +134,9 @@ def main() -> None:
         (root / "work.c").write_text(WORK)
         subprocess.run(["cc", "-O2", "-o", root / "work", root / "work.c"], check=True)
         rows: dict[str, list[list[float]]] = {"no programs": [], "outside a box": [], "inside a box": []}
-        cpu = records = 0.0
-        for number in range(options.rounds):
+        cpu = records = memory = start = 0.0
+        calls: dict[str, list[float]] = {}
+        for _ in range(options.rounds):
             rows["no programs"].append(measure(root / "work", options.calls))
             with Rig(root) as rig:
                 rows["outside a box"].append(measure(root / "work", options.calls))
@@ -146,8 +149,7 @@ def main() -> None:
                 lost = sum(count.dropped_ring for count in counts)
                 if lost:
                     print(f"lost {lost} records")
-                if number == options.rounds - 1:
-                    calls, memory, start = daemon_calls(rig, 40), rig.resident_mb(), rig.start_s
+                calls, memory, start = daemon_calls(rig, 40), rig.resident_mb(), rig.start_s
         base = middle(rows["no programs"])
         print(f"{'ns per call (median of ' + str(options.rounds) + ')':<28}" + "".join(f"{name:>22}" for name in CASES))
         for name, found in rows.items():
@@ -158,10 +160,8 @@ def main() -> None:
             f"{cpu / records * 1e9:.0f} ns of CPU per record"
         )
         for name, values in calls.items():
-            ordered = sorted(values)
-            print(
-                f"  {name:<7} p50 {statistics.median(ordered):5.2f} ms   p95 {ordered[int(len(ordered) * 0.95)]:5.2f} ms"
-            )
+            late = sorted(values)[int(len(values) * 0.95)]
+            print(f"  {name:<7} p50 {statistics.median(values):5.2f} ms   p95 {late:5.2f} ms")
     finally:
         shutil.rmtree(root)
 

@@ -1,6 +1,7 @@
 """``tracerd``: serve, load, unload, status, doctor.
 
-Exit codes: 0 done; 1 doctor found something missing, or status no daemon; 2 wrong use; 3 the host or a daemon is at fault.
+Exit codes: 0 done; 1 doctor found something missing, or status no daemon; 2 wrong use; 3 the host or a daemon is at
+fault.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from caisson_tracerd.layout import CGROUP_PARENT, RUN_DIR, STATE_DIR, Layout
 
 P = ParamSpec("P")
 
-EXIT_CODES = "Exit codes: 0 done, 1 something is missing (doctor) or no daemon answers (status), 2 wrong use, 3 the host or the daemon is at fault."
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 something is missing (doctor) or no daemon answers (status), 2 wrong use, "
+    "3 the host or the daemon is at fault."
+)
 
 
 def _one_line(command: Callable[P, None]) -> Callable[P, None]:

@@ -75,9 +75,9 @@ class Registry:
         for key in set(self._map.keys()) - known:
             self._map.delete(key)
         root = v2_root()
-        names = {box.note.cgroup for box in self._boxes.values()}
         for folder in (root / self._layout.cgroup_parent).glob("user.*") if root is not None else ():
-            sweep(f"{self._layout.cgroup_parent}/{folder.name}", lambda name, top=folder: str(top / name) in names)
+            names = {box.note.id for box in self._boxes.values() if Path(box.note.cgroup).parent == folder}
+            sweep(f"{self._layout.cgroup_parent}/{folder.name}", names.__contains__)
 
     def of(self, uid: int) -> list[Box]:
         """The caller's boxes."""

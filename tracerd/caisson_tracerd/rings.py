@@ -1,7 +1,7 @@
 """Rings made ahead of time.
 
-Putting a ring into the kernel's map of rings, and taking it out, waits for an RCU grace period: some 15 ms, in every box's
-way. So a box borrows a ring that lies in the map already, under a slot number; ``struct box`` names the slot. A ring
+Putting a ring into the kernel's map of rings, and taking it out, waits for an RCU grace period: some 15 ms, in every
+box's way. So a box borrows a ring that lies in the map already, under a slot number; ``struct box`` names the slot. A ring
 that comes back is empty and serves the next box. Its byte count goes on; a box remembers where it began.
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import re
 import struct
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from caisson_tracerd import bpfsys
 from caisson_tracerd.bpfsys import Map, Ring
@@ -112,7 +113,7 @@ class RingPool:
         (self._pins / f"ring_{slot.number}_{slot.ring.size}").unlink(missing_ok=True)
         slot.ring.close()
 
-    def _in_background(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
