@@ -191,9 +191,10 @@ def snapshot_list(as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Every snapshot that no running box uses.")
 @json_option
 def snapshot_prune(ids: Sequence[str], everything: bool, as_json: bool) -> None:
-    """Remove snapshots by id, or all; say how much room that made.
+    """Remove snapshots: by id or label, every unused one (--all), or without either those that a newer one replaced.
 
     \b
+    caisson-run snapshot prune
     caisson-run snapshot prune 3f2a9c
     caisson-run snapshot prune --all
     """

@@ -314,15 +314,24 @@ def snapshot_create_command(
 
 def snapshot_list_command(as_json: bool) -> int:
     """`caisson-run snapshot list`."""
-    from caisson_runner.boxes.store import Store
+    from caisson_runner.boxes.errors import SnapshotChanged
+    from caisson_runner.boxes.store import Snapshot, Store
 
     store = Store()
+
+    def content(snapshot: Snapshot) -> int | None:
+        try:
+            return sum(entry.size for entry in store.index(snapshot).values())
+        except SnapshotChanged as damage:
+            _say(str(damage))
+            return None
+
     rows: list[dict[str, Any]] = [
         {
             "id": snapshot.id,
             "label": snapshot.label,
             "base": snapshot.base,
-            "bytes": store.size(snapshot),
+            "bytes": content(snapshot),
             "created": datetime.fromtimestamp(snapshot.created).astimezone().isoformat(timespec="seconds"),
         }
         for snapshot in store.list()
@@ -335,19 +344,39 @@ def snapshot_list_command(as_json: bool) -> int:
     grid(
         "Snapshots",
         ("id", "label", "base", "size", "made"),
-        [(r["id"][:12], r["label"], r["base"][:24], size(r["bytes"]), r["created"]) for r in rows],
+        [
+            (
+                r["id"][:12],
+                r["label"],
+                r["base"][:24],
+                "changed!" if r["bytes"] is None else size(r["bytes"]),
+                r["created"],
+            )
+            for r in rows
+        ],
     )
     return 0
 
 
 def snapshot_prune_command(ids: Sequence[str], everything: bool, as_json: bool) -> int:
     """`caisson-run snapshot prune`."""
+    from caisson_runner.boxes.errors import SnapshotInUse
     from caisson_runner.boxes.store import Store
     from caisson_runner.session import BadOption
 
-    if bool(ids) == everything:
-        raise BadOption("say which: ids of snapshots, or --all")
-    removed = Store().prune(None if everything else list(ids))
+    if ids and everything:
+        raise BadOption("either ids of snapshots or --all, not both")
+    store = Store()
+    removed: list[str] = []
+    for name in [snapshot.id for snapshot in store.list()] if everything else ids:
+        try:
+            removed += store.prune([name])
+        except SnapshotInUse as busy:
+            if not everything:
+                raise
+            _say(str(busy))
+    if not ids and not everything:
+        removed = store.prune()
     if as_json:
         _emit({"removed": removed})
     else:
@@ -362,14 +391,13 @@ def doctor_command(as_json: bool) -> int:
 
     requirements = asyncio.run(asyncio.to_thread(probe))
     witness = choose("auto")
-    usable = all(r.ok for r in requirements if r.needed)
+    usable = all(r.ok for r in requirements)
     if as_json:
         _emit(
             {
                 "usable": usable,
                 "requirements": [
-                    {"name": r.name, "ok": r.ok, "needed": r.needed, "detail": r.detail, "remedy": r.remedy}
-                    for r in requirements
+                    {"name": r.name, "ok": r.ok, "detail": r.detail, "remedy": r.remedy} for r in requirements
                 ],
                 "witness": {"name": witness.name, "reason": witness.reason},
             }
@@ -377,10 +405,7 @@ def doctor_command(as_json: bool) -> int:
         return 0 if usable else 3
     from caisson_runner.report.terminal import grid
 
-    rows = [
-        (r.name, "ok" if r.ok else "missing" if r.needed else "absent", r.detail, "" if r.ok else r.remedy)
-        for r in requirements
-    ]
+    rows = [(r.name, "ok" if r.ok else "missing", r.detail, "" if r.ok else r.remedy) for r in requirements]
     grid("This host", ("what", "state", "found", "what to do"), rows)
     print(f"witness: {witness.name} ({printable(witness.reason)})")
     print("boxes can run here" if usable else "boxes cannot run here; see above")

@@ -124,7 +124,11 @@ class LocalBox:
         if process.pid == 0 or process.refusal:
             raise BoxStartFailed(f"box {self.id}: no process could be started ({process.refusal or 'the box ended'})")
         if admit is not None:
-            await admit(process.pid)
+            try:
+                await admit(process.pid)
+            except BaseException:
+                await process.abandon()
+                raise
         if self._watcher is None and (self.cgroup is None or self._on_disk):
             self._watcher = asyncio.create_task(self._watch())
         process.open_gate()
@@ -218,11 +222,11 @@ class LocalBox:
             await self._checked({"op": "signal", "number": number})
 
     async def _kill_all(self) -> None:
-        if self.cgroup is not None:
-            try:
-                self.cgroup.kill()
-            except Exception:  # noqa: S110 - the witness's cgroup may be gone; the next line reaches every process
-                pass
+        """By the pid namespace, at one stroke, frozen or not.
+
+        Not by cgroup.kill: after it Linux 6.18 also kills whatever is later forked into that cgroup (its kill counter
+        is compared with that of the forking process's own cgroup), and commands are started that way.
+        """
         try:
             await self._signal_all(signal.SIGKILL)
         except BoxGone:
@@ -250,11 +254,10 @@ class LocalBox:
 
     async def kill(self) -> None:
         """End every process of the box with SIGKILL, and wait for them; the box itself stays and can be captured."""
-        self._stop_all(Outcome.KILLED)
         await self._kill_all()
-        self._frozen = False
-        if self.cgroup is not None and self._ours:
-            self.cgroup.thaw()
+        for process in self._processes:
+            await process.kill()
+        await self.thaw()
         for _ in range(200):
             if not await self.processes():
                 return

@@ -119,7 +119,9 @@ class LocalEngine:
 
     def _base(self, wanted: str | Path) -> tuple[tuple[str, ...], str, bool, dict[str, str]]:
         if wanted == "host":
-            return (self.store.add_layer(base.fill_host),), base.host_id(), True, {}
+            if not self.store.host_layer:
+                self.store.host_layer = self.store.add_layer(base.fill_host)
+            return (self.store.host_layer,), base.host_id(), True, {}
         if isinstance(wanted, Path):
             if not wanted.is_file():
                 raise RequestError(f"{wanted} is no file; a base is 'host', a snapshot or a root filesystem tar")
@@ -226,10 +228,10 @@ def refusal(answer: dict[str, Any], limits: BoxLimits) -> BoxError:
     denied = number in (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.EUSERS, errno.EINVAL)
     if (stage == "user namespace" and denied) or ("bubblewrap" in stage and "namespace" in detail):
         return UserNamespacesUnavailable(f"this host refuses user namespaces ({detail}); {USER_NAMESPACES_REMEDY}")
-    if stage.startswith("unpack state"):
-        return StateInvalid(f"the state could not be unpacked: {detail.removeprefix('unpack state: ')}")
     if number in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"box: {detail}; its limits are {limits.disk_bytes} bytes and {limits.inodes} files")
+    if stage.startswith("unpack state"):
+        return StateInvalid(f"the state could not be unpacked: {detail.removeprefix('unpack state: ')}")
     return BoxStartFailed(f"box could not be made: {detail}; see: caisson-run doctor")
 
 

@@ -38,6 +38,15 @@ def alive(marked: str) -> bool:
         return False
 
 
+def is_mapped(uid: int) -> bool:
+    """Whether files may be given to this uid: not so for the root of a user namespace that has only itself."""
+    for line in Path("/proc/self/uid_map").read_text().splitlines():
+        inside, _, count = map(int, line.split())
+        if inside <= uid < inside + count:
+            return True
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class BoxRecord:
     """What the folder of a live box says."""

@@ -188,6 +188,12 @@ class LocalProcess:
             pass  # it died while it waited; the report says so
         self._forget(self._gate)
 
+    async def abandon(self) -> None:
+        """Close the gate for good: the waiting process ends without having run anything."""
+        self._reason = Outcome.KILLED
+        self._forget(self._gate)
+        await asyncio.wait([asyncio.ensure_future(asyncio.shield(self._ended))], timeout=5)
+
     @property
     def refusal(self) -> tuple[int, str] | None:
         """(code, text) when the process could not come to its gate or could not exec."""
@@ -212,6 +218,8 @@ class LocalProcess:
         """See `engine.Process`."""
         self._stop(Outcome.KILLED)
         await asyncio.shield(self._ended)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     def signal(self, number: int) -> None:
         """See `engine.Process`. The holder's child waits for the process, so the pid cannot be another's before."""
@@ -227,6 +235,8 @@ class LocalProcess:
         if self._finished is None:
             if self._timer:
                 self._timer.cancel()
+            if self._tasks:  # a kill still under way must not meet the next command
+                await asyncio.wait(self._tasks)
             await self._drain()
             if self._finished is None:
                 self._finished = self._conclude()

@@ -100,8 +100,10 @@ class Store:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.home = folder or home()
-        self.rootless = os.geteuid() != 0
+        self.rootless = os.geteuid() != 0 or not owner.is_mapped(BOX_UID)
         self.owner = None if self.rootless else BOX_UID
+        self.host_layer = ""
+        """The layer on this host's /usr, once this process has made it."""
         self.verified: dict[str, dict[bytes, Entry]] = {}
         with _disk(self.home):
             for name in ("layers", "snapshots", "boxes"):
@@ -284,6 +286,8 @@ class Store:
         for folder in (self.home / "layers").iterdir():
             if not folder.name.startswith(".") and folder.name not in kept:
                 self.verified.pop(folder.name, None)
+                if self.host_layer == folder.name:
+                    self.host_layer = ""
                 grave = folder.with_name(f".old-{folder.name}")
                 folder.rename(grave)
                 shutil.rmtree(grave, ignore_errors=True)

@@ -231,9 +231,8 @@ def _exec(model: Activity, process: Process, record: Record) -> None:
         process.failed_execs += 1
         model.failed_execs[record.error] += 1
         return
-    given = record.given if record.given is not None else record.given_exit
     cut = bool(record.flags & Flag.TRUNCATED)
-    path = given or record.resolved or b""
+    path = record.asked or record.resolved or b""
     process.commands.append(
         Command(record.seq, record.time_ns, path, record.argv or (), record.cwd, record.interp, cut)
     )

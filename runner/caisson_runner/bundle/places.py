@@ -81,7 +81,7 @@ def target(record: Record) -> bytes | None:
         return None
     if record.resolved is not None:
         return record.resolved
-    given = record.given if record.given is not None else record.given_exit
+    given = record.asked
     if given is None:
         return None
     if given.startswith(b"/"):

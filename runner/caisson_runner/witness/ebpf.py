@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
-import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,6 +24,7 @@ from caisson_proto.record import API, Kind, RecordError, strip_ring
 
 from caisson_runner.witness.coverage import Counts, Coverage
 from caisson_runner.witness.errors import DaemonDown, DaemonMismatch, WitnessError, WitnessLost
+from caisson_runner.witness.scratch import owner, owner_is_gone, scratch
 from caisson_runner.witness.seam import Evidence, Limits
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ SEAL_S: Final = 30.0
 LIMITS: Final = {
     "tracepoint": (
         "Descriptors passed over sockets, opened by handle or open_tree are not seen, nor unconnected datagrams.",
+        "Opens and connects through io_uring leave no system call and are not seen.",
         "Reads, writes, renames and other changes of files are seen only through their opens and the state diff.",
     )
 }
@@ -132,6 +134,7 @@ class EbpfWitness:
     def __init__(self, path: Path, info: Info, reason: str = "") -> None:
         self.path = path
         self.info = info
+        self._swept = False
         self.reason = reason or f"tracerd {_plain(info.version)} answers on {path} (tier {_plain(info.tier)})"
 
     @asynccontextmanager
@@ -141,26 +144,22 @@ class EbpfWitness:
 
         async with grpc.aio.insecure_channel(f"unix:{self.path}", options=_OPTIONS) as channel:
             stub = tracerd_pb2_grpc.TracerdStub(channel)
-            with tempfile.TemporaryDirectory(prefix="caisson-ebpf-", ignore_cleanup_errors=True) as scratch:
+            if not self._swept:
+                self._swept = True
+                await _sweep(stub)
+            name = owned_name(box_id)
+            request = tracerd_pb2.CreateBoxRequest(
+                id=name,
+                limits=tracerd_pb2.Limits(
+                    memory_bytes=limits.memory_bytes, pids=limits.pids, cpu_millis=limits.cpu_millis
+                ),
+            )
+            with scratch() as folder:
                 try:
-                    made = await _call(
-                        "make a box",
-                        lambda: stub.CreateBox(
-                            tracerd_pb2.CreateBoxRequest(
-                                id=box_id,
-                                limits=tracerd_pb2.Limits(
-                                    memory_bytes=limits.memory_bytes, pids=limits.pids, cpu_millis=limits.cpu_millis
-                                ),
-                            ),
-                            timeout=CALL_S,
-                        ),
-                    )
-                    yield EbpfWatch(stub, made, self, Path(scratch))
+                    made = await _call("make a box", lambda: stub.CreateBox(request, timeout=CALL_S))
+                    yield EbpfWatch(stub, made, self, folder)
                 finally:
-                    # Also when cancelled, and when nobody knows whether the box was made.
-                    drop = stub.DropBox(tracerd_pb2.DropBoxRequest(id=box_id), timeout=CALL_S)
-                    with suppress(grpc.RpcError, asyncio.CancelledError):
-                        await asyncio.shield(_finish(drop))
+                    await _drop(stub, name)  # also when cancelled, and when nobody knows whether the box was made
 
 
 class EbpfWatch:
@@ -279,8 +278,39 @@ class Journal:
         return said
 
 
-async def _finish(call: Awaitable[T]) -> T:
-    return await call
+def owned_name(box_id: str) -> str:
+    """The box's name at the daemon: behind it who owns it, so that a killed runner's boxes can be told and dropped."""
+    if not re.fullmatch(r"[a-z0-9-]{1,64}", box_id):
+        raise WitnessError(f"{box_id[:80]!a} cannot be a box's id: use 1 to 64 of a-z, 0-9 and -")
+    prefix = owner() + "-"
+    return prefix + box_id[-(64 - len(prefix)) :]
+
+
+async def _sweep(stub: tracerd_pb2_grpc.TracerdStub) -> None:
+    """Drops the boxes of this user's runners that are gone. Those of another pid namespace are left alone."""
+    from caisson_proto import tracerd_pb2
+
+    listed = await _call("list boxes", lambda: stub.ListBoxes(tracerd_pb2.ListBoxesRequest(), timeout=CALL_S))
+    for box in listed.boxes:
+        if owner_is_gone(box.id):
+            await _drop(stub, box.id)
+
+
+async def _drop(stub: tracerd_pb2_grpc.TracerdStub, name: str) -> None:
+    """Drops a box whatever happens meanwhile; a daemon that is away or knows no such box is no error here."""
+    import grpc
+    from caisson_proto import tracerd_pb2
+
+    async def call() -> None:
+        with suppress(grpc.RpcError):
+            await stub.DropBox(tracerd_pb2.DropBoxRequest(id=name), timeout=CALL_S)
+
+    dropping = asyncio.ensure_future(call())
+    try:
+        await asyncio.shield(dropping)
+    except asyncio.CancelledError:
+        await asyncio.wait([dropping], timeout=CALL_S)
+        raise
 
 
 async def _call(what: str, make: Callable[[], Awaitable[T]]) -> T:

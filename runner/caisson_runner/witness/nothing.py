@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from caisson_runner.witness.coverage import Coverage
+from caisson_runner.witness.scratch import scratch
 from caisson_runner.witness.seam import Evidence, Limits, boot_wall_ns
 
 
@@ -19,8 +19,8 @@ class NoWitness:
 
     @asynccontextmanager
     async def watch(self, box_id: str, limits: Limits = Limits()) -> AsyncIterator[NoWatch]:  # noqa: B008
-        with tempfile.TemporaryDirectory(prefix="caisson-none-") as scratch:
-            yield NoWatch(Path(scratch), self.reason)
+        with scratch() as folder:
+            yield NoWatch(folder, self.reason)
 
 
 class NoWatch:

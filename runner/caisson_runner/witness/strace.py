@@ -14,7 +14,6 @@ import heapq
 import os
 import shutil
 import signal
-import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -26,6 +25,7 @@ from caisson_proto.record import Record, encode
 
 from caisson_runner.witness.coverage import Counts, Coverage
 from caisson_runner.witness.errors import WitnessError
+from caisson_runner.witness.scratch import scratch, start_ticks
 from caisson_runner.witness.seam import Evidence, Limits, boot_wall_ns
 from caisson_runner.witness.strace_lines import CALLS, read_line
 from caisson_runner.witness.strace_records import Process, Reading
@@ -44,8 +44,7 @@ LIMITS: Final = (
     "A process can notice that it is traced.",
 )
 
-_PREFIX: Final = "caisson-strace-"
-_SCRATCH: Final = 1 << 20
+_PIPE: Final = 1 << 20
 
 
 def command(strace: str, output: Path) -> tuple[str, ...]:
@@ -70,10 +69,8 @@ class StraceWitness:
     @asynccontextmanager
     async def watch(self, box_id: str, limits: Limits = Limits()) -> AsyncIterator[StraceWatch]:  # noqa: B008
         """Limits are the engine's affair here: this witness makes no cgroup."""
-        sweep()
-        own = f"{_PREFIX}{os.getuid()}-{os.getpid()}-{_start_ticks(os.getpid())}-"
-        with tempfile.TemporaryDirectory(prefix=own, ignore_cleanup_errors=True) as scratch:
-            watch = StraceWatch(Path(scratch), self._strace, self.reason, self._max_log)
+        with scratch() as folder:
+            watch = StraceWatch(folder, self._strace, self.reason, self._max_log)
             try:
                 yield watch
             finally:
@@ -176,7 +173,7 @@ class _Log:
         # For writing as well: then the pipe never looks closed, neither before strace opens it nor after it ends.
         self._fd = os.open(self.pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         with suppress(OSError):
-            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _SCRATCH)
+            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _PIPE)
         self._file = self._text.open("wb", buffering=0)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._fd, self._pump)
@@ -186,7 +183,7 @@ class _Log:
         came = False
         while True:
             try:
-                data = os.read(self._fd, _SCRATCH)
+                data = os.read(self._fd, _PIPE)
             except (BlockingIOError, InterruptedError):
                 return came
             came = True
@@ -253,30 +250,13 @@ class _Log:
         self._file.close()
 
 
-def sweep() -> None:
-    """Removes what killed runners of this user left in the temporary directory."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{os.getuid()}-*"):
-        words = left.name.removeprefix(_PREFIX).split("-")
-        with suppress(ValueError, IndexError):
-            if _start_ticks(int(words[1])) != int(words[2]):
-                shutil.rmtree(left, ignore_errors=True)
-
-
 def _status(pid: int) -> dict[str, str]:
     lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     return {key: value.strip() for key, _colon, value in (line.partition(":") for line in lines)}
 
 
-def _start_ticks(pid: int) -> int:
-    """Start time in clock ticks since boot; 0 when there is no such process."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError):
-        return 0
-
-
 def _start_ns(pid: int) -> int:
-    return _start_ticks(pid) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
+    return start_ticks(pid) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
 def _cwd(pid: int) -> bytes | None:

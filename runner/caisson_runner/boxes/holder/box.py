@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from caisson_runner.boxes.holder import calls, launch, wire
 from caisson_runner.boxes.holder.room import Room, RoomError
@@ -87,6 +87,8 @@ class Holder:
                     states.unpack(stream, upper, self._room.rootless, self._room.owner, without)
             except states.PROBLEMS as problem:
                 raise RoomError(f"unpack state: {problem}", OSError(22, "invalid")) from problem
+            except OSError as problem:
+                raise RoomError("unpack state", problem) from problem
 
         return fill
 
@@ -201,27 +203,36 @@ class Holder:
         report = descriptors[0]
         try:
             if operation == "signal":
-                self._inside(lambda: _signal_all(request["number"]))
+                self._inside(lambda _: _signal_all(request["number"]))
             elif operation == "pack":
                 self._pack(request, descriptors[1])
             elif operation == "put":
-                self._inside(lambda: self._put(request, descriptors[1]))
+                self._inside(lambda data: _put(request, data), descriptors[1])
             elif operation == "get":
-                self._inside(lambda: self._get(request, descriptors[1]))
+                self._inside(lambda out: _get(request, out), descriptors[1])
             os.write(report, b"ok")
         except Exception as problem:
             number = problem.errno if isinstance(problem, OSError) else 0
             os.write(report, json.dumps({"errno": number, "detail": str(problem)[:500]}).encode())
 
-    def _inside(self, action: Callable[[], None]) -> None:
-        """Run the action in a process of the box's pid namespace; its error comes back as an OSError."""
+    def _inside(self, action: Callable[[int], None], pipe: int | None = None) -> None:
+        """Run the action in a process of the box's pid namespace; its error comes back as an OSError.
+
+        With a pipe the process has the rights of the box and no other descriptor, and the action gets the pipe.
+        """
         problem, problem_in = os.pipe()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         calls.setns(self._init, calls.CLONE_NEWPID)
         child = os.fork()
         if not child:
             try:
-                action()
+                if pipe is not None:
+                    launch.arrange({3: pipe, 4: self._init, 5: problem_in})
+                    pipe, problem_in = 3, 5
+                    launch.join(4)
+                    launch.give_up(self._program)
+                    os.umask(0)
+                action(-1 if pipe is None else pipe)
             except OSError as refusal:
                 os.write(problem_in, b"%d" % (refusal.errno or 5))
             except BaseException:
@@ -232,37 +243,6 @@ class Holder:
         os.waitpid(child, 0)
         if number := os.read(problem, 16):
             raise OSError(int(number), os.strerror(int(number)))
-
-    def _as_the_box(self, pipe: int) -> BinaryIO:
-        launch.arrange({3: pipe, 4: self._init})
-        launch.join(4)
-        launch.give_up(self._program)
-        os.umask(0)
-        return open(3, "rb+", buffering=0)
-
-    def _put(self, request: dict[str, Any], data: int) -> None:
-        source = self._as_the_box(data)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
-        path = os.fsencode(request["path"])
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-        descriptor = os.open(path, flags, 0o600)
-        launch.require_file(descriptor)
-        while chunk := source.read(1 << 16):
-            view = memoryview(chunk)
-            while view:
-                view = view[os.write(descriptor, view) :]
-        os.fchmod(descriptor, request["mode"])
-
-    def _get(self, request: dict[str, Any], out: int) -> None:
-        sink = self._as_the_box(out)
-        descriptor = os.open(os.fsencode(request["path"]), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        launch.require_file(descriptor)
-        left = request["limit"] + 1
-        while left and (chunk := os.read(descriptor, min(left, 1 << 16))):
-            left -= len(chunk)
-            view = memoryview(chunk)
-            while view:
-                view = view[sink.write(view) or 0 :]
 
     def _pack(self, request: dict[str, Any], out: int) -> None:
         from caisson_runner.boxes.holder import state as states
@@ -366,3 +346,30 @@ def _signal_all(number: int) -> None:
         os.kill(-1, number)
     except ProcessLookupError:
         pass
+
+
+def _put(request: dict[str, Any], data: int) -> None:
+    """With the rights of the box: write a file, folders above it included."""
+    path = os.fsencode(request["path"])
+    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    launch.require_file(descriptor)
+    while chunk := os.read(data, 1 << 16):
+        _write(descriptor, chunk)
+    os.fchmod(descriptor, request["mode"])
+
+
+def _get(request: dict[str, Any], out: int) -> None:
+    """With the rights of the box: read a regular file, one byte more than the limit at most."""
+    descriptor = os.open(os.fsencode(request["path"]), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    launch.require_file(descriptor)
+    left = request["limit"] + 1
+    while left and (chunk := os.read(descriptor, min(left, 1 << 16))):
+        left -= len(chunk)
+        _write(out, chunk)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
