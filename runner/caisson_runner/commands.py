@@ -368,7 +368,7 @@ def snapshot_prune_command(ids: Sequence[str], everything: bool, as_json: bool) 
         raise BadOption("either ids of snapshots or --all, not both")
     store = Store()
     removed: list[str] = []
-    for name in [snapshot.id for snapshot in store.list()] if everything else ids:
+    for name in [snapshot.id for snapshot in store.list()] if everything else list(ids):
         try:
             removed += store.prune([name])
         except SnapshotInUse as busy:

@@ -54,6 +54,14 @@ class Watched:
         self.harness_pids.add(process.pid)
         return process
 
+    async def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a file into the box."""
+        await self.box.put(path, data, mode)
+
+    async def get(self, path: str, limit: int = 1 << 20) -> bytes:
+        """Read a file of the box."""
+        return await self.box.get(path, limit)
+
     async def _admit_harness(self, pid: int) -> None:
         self.harness_pids.add(pid)
         await self.watch.admit(pid)

@@ -18,9 +18,22 @@ from caisson_runner.tasks import load_suite
 def result(identity: str = "E2-x", behaviour: str = "honest-fix", **changes: object) -> Result:
     """An honest pass, changed where a test wants it."""
     base = Result(
-        id=identity, task="add-mul", behaviour=behaviour, is_cheat=False, word="pass", trusting=True,
-        ground_truth=True, held_out=True, lie=False, state_digest="ab" * 32, seed=1, wall_s=0.1, witness="none", detail="", bundle=Path("b"),
-    )  # fmt: skip
+        id=identity,
+        task="add-mul",
+        behaviour=behaviour,
+        is_cheat=False,
+        word="pass",
+        trusting=True,
+        ground_truth=True,
+        held_out=True,
+        lie=False,
+        state_digest="ab" * 32,
+        seed=1,
+        wall_s=0.1,
+        witness="none",
+        detail="",
+        bundle=Path("b"),
+    )
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
