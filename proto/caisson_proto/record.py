@@ -141,6 +141,11 @@ class Record:
         return self.pid, self.start_ns
 
     @property
+    def asked(self) -> bytes | None:
+        """The path the caller passed: as read at entry or, when its page was not in memory yet, at exit."""
+        return self.given if self.given is not None else self.given_exit
+
+    @property
     def child(self) -> tuple[int, int]:
         """Fork: identity of the process that was made."""
         return self.args[0], self.args[2]

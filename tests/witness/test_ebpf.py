@@ -19,7 +19,7 @@ from caisson_proto import tracerd_pb2 as pb
 from caisson_proto import tracerd_pb2_grpc as rpc
 from caisson_proto.record import API, Kind, Record, encode
 from caisson_runner.witness import DaemonDown, DaemonMismatch, Limits, WitnessError, WitnessLost, choose
-from caisson_runner.witness.ebpf import EbpfWitness, Journal, ask
+from caisson_runner.witness.ebpf import EbpfWitness, Journal, ask, owned_name
 from caisson_runner.witness.strace import StraceWitness
 from witness_daemon import Daemon
 from witness_rig import launch, watched
@@ -105,7 +105,26 @@ async def test_cancelled_run_leaves_no_box_at_the_daemon(daemon: Daemon) -> None
     with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
         stub: Any = rpc.TracerdStub(cast(Any, channel))
         boxes = stub.ListBoxes(pb.ListBoxesRequest(), timeout=5).boxes
-    assert "cancelled" not in {box.id for box in boxes}
+    assert not [box.id for box in boxes if "cancelled" in box.id]
+
+
+@marked
+async def test_boxes_of_a_killed_runner_are_dropped_by_the_next_and_those_of_a_living_one_are_not(
+    daemon: Daemon,
+) -> None:
+    mine = owned_name("alive")
+    words = mine.split("-")
+    dead = "-".join([words[0], words[1], "1", "dead"])
+    elsewhere = "-".join(["r1", words[1], "1", "elsewhere"])
+    with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
+        stub: Any = rpc.TracerdStub(cast(Any, channel))
+        for name in (mine, dead, elsewhere):
+            stub.CreateBox(pb.CreateBoxRequest(id=name), timeout=5)
+        async with choose("ebpf", daemon.socket).watch("next", Limits()):
+            left = {box.id for box in stub.ListBoxes(pb.ListBoxesRequest(), timeout=5).boxes}
+        for name in (mine, elsewhere):
+            stub.DropBox(pb.DropBoxRequest(id=name), timeout=5)
+    assert left & {mine, dead, elsewhere} == {mine, elsewhere}
 
 
 @marked
@@ -117,7 +136,7 @@ async def test_refusals_of_the_daemon_are_one_clear_line(daemon: Daemon) -> None
         assert "\n" not in str(caught.value)
         evidence = await watch.seal()
         assert not evidence.coverage["complete"], "nothing was admitted"
-    with pytest.raises(WitnessError, match="make a box"):
+    with pytest.raises(WitnessError, match="cannot be a box's id"):
         async with witness.watch("Not A Name", Limits()):
             pass
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from caisson_proto.record import Flag, Kind, Record
 from caisson_runner.witness import Evidence, Limits, WitnessError
-from caisson_runner.witness.strace import StraceWitness, sweep
+from caisson_runner.witness.scratch import owner, scratch
+from caisson_runner.witness.strace import StraceWitness
 from witness_rig import gone, launch, watched
 from witness_story import STORY
 
@@ -190,14 +191,15 @@ async def test_process_that_is_not_traced_is_refused() -> None:
 
 def test_what_a_killed_runner_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    left = tmp_path / f"caisson-strace-{os.getuid()}-4194304-99-x"
-    mine = tmp_path / f"caisson-strace-{os.getuid()}-{os.getpid()}-0-x"
-    ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
-    alive = tmp_path / f"caisson-strace-{os.getuid()}-{os.getpid()}-{ticks}-x"
-    for folder in (left, mine, alive):
+    namespace, pid, ticks = owner().split("-")
+    gone = [tmp_path / f"caisson-watch-{name}-x" for name in (f"{namespace}-400000-{ticks}", f"{namespace}-{pid}-1")]
+    kept = [tmp_path / f"caisson-watch-{name}-x" for name in (owner(), f"r1-{pid}-1", "other")]
+    for folder in (*gone, *kept):
         folder.mkdir()
-    sweep()
-    assert [path for path in (left, mine, alive) if path.exists()] == [alive]
+        (folder / "file").touch()
+    with scratch() as mine:
+        assert mine.stat().st_mode & 0o777 == 0o700
+        assert set(tmp_path.iterdir()) == {mine, *kept}
 
 
 def _only_needed(folder: str, names: list[str]) -> set[str]:

@@ -76,11 +76,11 @@ def _fact(one: Record) -> tuple[object, ...]:
     if one.kind is Kind.EXEC:
         argv = one.argv if not one.error else None  # the kernel's record of a refused exec has none
         scripted = one.interp is not None or one.given == b"/tmp/script"  # argv is then the interpreter's
-        return "exec", one.given, one.error, None if scripted else argv, one.cwd
+        return "exec", one.asked, one.error, None if scripted else argv, one.cwd
     if one.kind is Kind.OPEN:
         resolved = one.resolved.split(b"#")[0].split(b":")[0] if one.resolved else None
         deleted = bool(one.flags & Flag.DELETED)
-        return "open", one.given, resolved, one.error, one.open_flags, one.dirfd, one.args[5], deleted
+        return "open", one.asked, resolved, one.error, one.open_flags, one.dirfd, one.args[5], deleted
     family, port, protocol, _fd, kind, _zero = one.args
     if family == 1 and kind != 1:
         kind = 0  # strace cannot tell a datagram from a packet socket
