@@ -368,7 +368,8 @@ def snapshot_prune_command(ids: Sequence[str], everything: bool, as_json: bool) 
         raise BadOption("either ids of snapshots or --all, not both")
     store = Store()
     removed: list[str] = []
-    for name in [snapshot.id for snapshot in store.list()] if everything else list(ids):
+    names = [snapshot.id for snapshot in store.list()] if everything else list(ids)
+    for name in names:
         try:
             removed += store.prune([name])
         except SnapshotInUse as busy:
@@ -376,7 +377,7 @@ def snapshot_prune_command(ids: Sequence[str], everything: bool, as_json: bool) 
                 raise
             _say(str(busy))
     if not ids and not everything:
-        removed = store.prune()
+        removed = [*store.prune()]
     if as_json:
         _emit({"removed": removed})
     else:
