@@ -110,7 +110,7 @@ class Text:
 
 def read_line(raw: bytes) -> Line | None:
     match = _LINE.match(raw)
-    if match is None or len(match[1]) > 10 or len(match[2]) > 12:
+    if match is None or len(match[1]) > 9 or len(match[2]) > 10:
         return None
     return Line(int(match[1]), int(match[2]) * 1_000_000_000 + int(match[3]), match[4].rstrip(b"\n"))
 
@@ -146,11 +146,18 @@ def read_call(name: str, body: bytes) -> tuple[dict[str, bytes], Result] | None:
         error = _ERRNO.get(parts["errno"] or b"", 0) or (number if number < 4096 else 0)
         if not error and not (parts["errno"] or b"").startswith(b"ERESTART") and not parts["number"]:
             return None
-    returned = None if value == b"?" or (value == b"-1" and not error) else int(value, 0)
+    returned = None if value == b"?" or (value == b"-1" and not error) else _returned(value)
     note, deleted = read_note(parts["note"])
-    host = int(parts["host"]) if parts["host"] else None
+    host = int(parts["host"]) if parts["host"] and len(parts["host"]) < 10 else None
     arguments = {key: text for key, text in match.groupdict().items() if text is not None and key != "result"}
     return arguments, Result(returned, error, note, deleted, host)
+
+
+def _returned(value: bytes) -> int | None:
+    try:
+        return int(value, 0) if len(value) < 20 else None
+    except ValueError:  # 007 is no number strace writes
+        return None
 
 
 def read_note(text: bytes | None) -> tuple[bytes | None, bool]:
@@ -162,7 +169,7 @@ def read_note(text: bytes | None) -> tuple[bytes | None, bool]:
     name = unescape(inner[inner.index(b"<") + 1 : -1].partition(b"<")[0])
     if deleted and name.startswith(b"/memfd:"):
         name = name[1:]  # no path: it has no place in any tree
-    return name, deleted
+    return (None if b"\0" in name else name), deleted
 
 
 def read_text(text: bytes) -> Text:
@@ -174,11 +181,17 @@ def read_text(text: bytes) -> Text:
     return Text(unescape(body[1:-1]), cut)
 
 
+def read_path(text: bytes) -> Text:
+    """The same for what the kernel reads up to its NUL, where none can be inside."""
+    found = read_text(text)
+    return Text(None, True) if found.data is not None and b"\0" in found.data else found
+
+
 def read_argv(text: bytes) -> tuple[tuple[bytes, ...] | None, bool]:
     """A list of strings and whether any of it is missing; None when the list itself could not be read."""
     if not text.startswith(b"["):
         return None, True
-    found = [read_text(item) for item in re.findall(_STRING, text)]
+    found = [read_path(item) for item in re.findall(_STRING, text)]
     rest = re.sub(_STRING, b"", text)
     cut = any(item.cut for item in found) or b"..." in rest or b"0x" in rest
     return tuple(item.data or b"" for item in found), cut
@@ -219,7 +232,7 @@ def clone_flags(text: bytes) -> int:
 
 def _number(word: bytes) -> int:
     try:
-        return int(word, 0) if len(word) < 20 else 0
+        return int(word, 0) & 0xFFFF_FFFF_FFFF_FFFF if len(word) < 20 else 0
     except ValueError:
         return int(word, 8) if re.fullmatch(rb"[0-7]{1,12}", word) else 0
 
@@ -244,8 +257,8 @@ def read_address(text: bytes, length: int) -> tuple[int, int, bytes | None]:
     match = re.match(rb"\{sa_family=(AF_\w+|0x[0-9a-f]+|\d+)", text)
     if match is None or not 0 <= length <= 128:
         return 0, 0, None
-    family = _FAMILIES.get(match[1], 0) or _number(match[1])
-    head = struct.pack("<H", family & 0xFFFF)
+    family = (_FAMILIES.get(match[1], 0) or _number(match[1])) & 0xFFFF
+    head = struct.pack("<H", family)
     port = int(found[1]) & 0xFFFF if (found := re.search(rb"port=htons\((\d{1,6})\)", text)) else 0
     quoted = re.search(_STRING, text)
     body = read_text(quoted[0]).data or b"" if quoted else b""

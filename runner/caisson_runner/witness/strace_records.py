@@ -23,6 +23,7 @@ from caisson_runner.witness.strace_lines import Line, Result
 MAX_WAITING: Final = 100_000
 """Lines kept for threads whose fork was not seen yet; more are counted as unreadable."""
 
+_MAX_PID: Final = 1 << 22
 _MAX_ARGV: Final = 128 << 10
 _EXITED: Final = re.compile(rb"\+\+\+ exited with (\d{1,10}) \+\+\+")
 _KILLED: Final = re.compile(rb"\+\+\+ killed by (SIG\w+)( \(core dumped\))? \+\+\+")
@@ -216,7 +217,7 @@ class Reading:
         if "fd" in arguments:
             note, _deleted = text.read_note(arguments["fd"])
             process.cwd = note or process.cwd
-        elif path := text.read_text(arguments["path"]).data:
+        elif path := text.read_path(arguments["path"]).data:
             # Only until the next call names the directory as the kernel sees it (symbolic links).
             process.cwd = os.path.normpath(os.path.join(process.cwd or b"/", path))  # noqa: PTH118
 
@@ -224,7 +225,7 @@ class Reading:
         self, thread: _Thread, name: str, arguments: dict[str, bytes], result: Result, base: bytes | None, at: int
     ) -> Record | None:
         process = thread.process
-        given = text.read_text(arguments["path"])
+        given = text.read_path(arguments["path"])
         flags = Flag.TRUNCATED if given.cut else Flag(0)
         if process.compat:
             flags |= Flag.COMPAT32
@@ -247,7 +248,7 @@ class Reading:
         self, thread: _Thread, arguments: dict[str, bytes], result: Result, base: bytes | None, at: int
     ) -> Record | None:
         process = thread.process
-        given = text.read_text(arguments["path"])
+        given = text.read_path(arguments["path"])
         argv, cut = text.read_argv(arguments["argv"])
         argc = len(argv or ())
         kept = _within(argv, _MAX_ARGV) if argv is not None else None
@@ -283,6 +284,8 @@ class Reading:
         if name == "vfork":
             flags |= text.CLONE_VFORK
         tid = result.host_pid or (None if self._nested else result.value)
+        if tid is not None and tid > _MAX_PID:
+            tid = None
         if tid is None:  # strace could not translate the number: the oldest thread nobody has claimed
             tid = next(iter(self._waiting), None)
         if tid is None:
