@@ -288,13 +288,14 @@ def snapshot_create_command(
 
     from caisson_runner.boxes.local import LocalEngine
     from caisson_runner.boxes.store import SnapshotSpec
-    from caisson_runner.session import BadOption, parse_bases, snapshot_spec
+    from caisson_runner.session import BadOption
     from caisson_runner.tasks import load_task
+    from caisson_runner.tasks.snapshot import parse_bases, snapshot_spec
 
     if (task_name is None) == (rootfs is None):
         raise BadOption("say what to make it from: either -p TASK or --rootfs TAR")
     if task_name is not None:
-        spec = snapshot_spec(load_task(task_name), parse_bases(bases))
+        spec = snapshot_spec(load_task(task_name), parse_bases(tuple(bases)))
         spec = replace(spec, label=label or spec.label)
     else:
         assert rootfs is not None

@@ -21,8 +21,9 @@ from caisson_runner.boxes.engine import Bind, Box, Capture, Command, Finished, O
 from caisson_runner.boxes.errors import BoxError
 from caisson_runner.bundle import BundleWriter, escape
 from caisson_runner.results import RUN_SCHEMA, Result, SharedSlot, read_result
-from caisson_runner.session import Session, task_limits
+from caisson_runner.session import Session
 from caisson_runner.tasks import AgentPlan, Task
+from caisson_runner.tasks.snapshot import box_limits
 from caisson_runner.verify.check import Check
 from caisson_runner.verify.decide import Verdict, decide
 from caisson_runner.verify.errors import VerifyError
@@ -118,13 +119,10 @@ async def _work(
         await drawing
     finally:
         drawing.cancel()
-    async with asyncio.TaskGroup() as group:
-        naive = group.create_task(grader.trusting(watched, made.finished))
-        true = group.create_task(grader.grade(state, made.capture.changes))
-    made.trusting, made.grades = naive.result(), true.result()
+    made.trusting, made.grades = await grader.judge(watched, made.finished, made.capture)
 
 
-def _verdict(task: Task, made: _Made, harness: set[int]) -> Verdict:
+def _verdict(task: Task, agent: AgentPlan, made: _Made, harness: set[int]) -> Verdict:
     if made.grades is None:
         return decide(made.trusting, Check("ground_truth", None, made.trouble or "the run was not graded"), None)
     facts = gather(
@@ -134,6 +132,7 @@ def _verdict(task: Task, made: _Made, harness: set[int]) -> Verdict:
         coverage=made.coverage,
         alive=made.alive,
         views=made.grades.views,
+        agent_kind=agent.kind,
     )
     return decide(made.trusting, made.grades.ground_truth, made.grades.held_out, findings(facts))
 
@@ -145,7 +144,7 @@ async def run_one(session: Session, task: Task, agent: AgentPlan, run_id: str, o
     """
     begun, started = time.monotonic(), datetime.now(UTC)
     made, harness = _Made(), set[int]()
-    limits = task_limits(task)
+    limits = box_limits(task)
     with BundleWriter(out) as bundle:
         phases: dict[str, float] = {}
         try:
@@ -170,7 +169,7 @@ async def run_one(session: Session, task: Task, agent: AgentPlan, run_id: str, o
             phases["work"] = time.monotonic() - begun
         except* (BoxError, WitnessError, VerifyError) as failures:
             made.trouble = str(_first(failures))
-        verdict = _verdict(task, made, harness)
+        verdict = _verdict(task, agent, made, harness)
         _write(bundle, session, task, [agent], run_id, seed, made, verdict, harness, begun, started, phases)
     return read_result(out)
 
@@ -185,7 +184,7 @@ async def run_shared(
     begun, started = time.monotonic(), datetime.now(UTC)
     made, harness = _Made(), set[int]()
     slots: list[SharedSlot] = []
-    limits = task_limits(task)
+    limits = box_limits(task)
     with BundleWriter(out) as bundle:
         phases: dict[str, float] = {}
         try:
@@ -301,7 +300,7 @@ def _write(
         "wall_s": round(time.monotonic() - begun, 4),
         "phases_s": {phase: round(at, 4) for phase, at in phases.items()},
         "seed": seed,
-        "limits": asdict(task_limits(task)),
+        "limits": asdict(box_limits(task)),
         "agent_end": _outcome(made.finished),
         "left_running": [{"pid": pid, "name": escape(name)} for pid, name in made.alive],
         "harness_pids": sorted(harness),

@@ -8,11 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from caisson_runner.boxes.engine import BoxLimits, Engine
+from caisson_runner.boxes.engine import Engine
 from caisson_runner.boxes.local import LocalEngine
-from caisson_runner.boxes.store import Snapshot, SnapshotSpec
+from caisson_runner.boxes.store import Snapshot
 from caisson_runner.errors import CaissonError
 from caisson_runner.tasks import Task
+from caisson_runner.tasks.snapshot import parse_bases, snapshot_spec
 from caisson_runner.verify.examiner import Examiner, open_examiner
 from caisson_runner.witness import Witness, choose
 
@@ -21,44 +22,6 @@ class BadOption(CaissonError):
     """An option's value does not make sense."""
 
     exit_code: ClassVar[int] = 2
-
-
-def parse_bases(options: Sequence[str]) -> dict[str, str]:
-    """`IMAGE=PATH` options as a mapping; PATH is `host` or a root filesystem tar that exists."""
-    bases: dict[str, str] = {}
-    for option in options:
-        image, _, path = option.rpartition("=")
-        if not image or not path:
-            raise BadOption(f"--base {option}: write it as IMAGE=PATH, for example ubuntu:24.04=ubuntu.tar")
-        if path != "host" and not Path(path).is_file():
-            raise BadOption(f"--base {option}: no file {path}; give a root filesystem tar, or `host`")
-        bases[image] = path
-    return bases
-
-
-def task_limits(task: Task) -> BoxLimits:
-    """The agent's limits: Harbor's where the task names them, ours elsewhere."""
-    harbor, ours = task.harbor, BoxLimits()
-    return BoxLimits(
-        memory_bytes=harbor.memory_mb << 20 if harbor.memory_mb else ours.memory_bytes,
-        disk_bytes=harbor.storage_mb << 20 if harbor.storage_mb else ours.disk_bytes,
-        cpu_millis=int(harbor.cpus * 1000) if harbor.cpus else ours.cpu_millis,
-        wall_s=task.agent_timeout_s or ours.wall_s,
-    )
-
-
-def snapshot_spec(task: Task, bases: Mapping[str, str]) -> SnapshotSpec:
-    """The task's environment as a snapshot to make."""
-    recipe = task.recipe
-    base = task.base(bases)
-    return SnapshotSpec(
-        base=base if base == "host" else Path(base),
-        files=task.files(),
-        env={**(recipe.env if recipe is not None else {}), **task.harbor.env},
-        workdir=task.workdir,
-        run=recipe.runs if recipe is not None else (),
-        label=task.name,
-    )
 
 
 class Session:
@@ -89,7 +52,7 @@ class Session:
 @asynccontextmanager
 async def open_session(witness: str = "auto", bases: Sequence[str] = ()) -> AsyncIterator[Session]:
     """Choose engine and witness for this host and user, and sweep what a killed runner left behind."""
-    mapped = parse_bases(bases)
+    mapped = parse_bases(tuple(bases))
     chosen = await asyncio.to_thread(choose, witness)
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(LocalEngine())

@@ -8,9 +8,8 @@ import os
 import posixpath
 import re
 import secrets
-import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +18,7 @@ from caisson_runner.boxes import census, owner
 from caisson_runner.boxes.engine import DEFAULT_ENV, Admit, Bind, BoxLimits, Capture, Change, Command, Outcome
 from caisson_runner.boxes.errors import BoxFileError, BoxGone, BoxStartFailed, RequestError, StateInvalid, StateTooLarge
 from caisson_runner.boxes.holder.state import PROBLEMS, Entry
+from caisson_runner.boxes.holder.tree import remove
 from caisson_runner.boxes.keeper import PYTHON, Holder
 from caisson_runner.boxes.process import LocalProcess
 from caisson_runner.boxes.store import Snapshot, Store
@@ -357,22 +357,7 @@ class LocalBox:
             process.close()
         if self.cgroup is not None and self._ours:
             await asyncio.to_thread(self.cgroup.remove)
-        await asyncio.to_thread(_remove, self.folder)
-
-
-def _remove(folder: Path) -> None:
-    """A folder of ours, also when box files without rights lie in it (writable layer on disk)."""
-
-    def open_up(function: Callable[[str], object], path: str, _: object) -> None:
-        for one in (Path(path).parent, Path(path)):
-            if one.is_dir() and not one.is_symlink() and one.is_relative_to(folder):
-                one.chmod(0o700)
-        function(path)
-
-    try:
-        shutil.rmtree(folder, onerror=open_up)
-    except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
+        await asyncio.to_thread(remove, str(self.folder))
 
 
 def _problem(box: str, request: dict[str, object], answer: bytes) -> Exception:

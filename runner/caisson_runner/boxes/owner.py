@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from caisson_runner.boxes.holder.tree import remove
 
 
 @cache
@@ -97,14 +98,14 @@ def sweep(home: Path) -> list[str]:
             leftover = Cgroup.open(Path(record.cgroup))
             leftover.kill()
             leftover.remove()
-        shutil.rmtree(record.folder, ignore_errors=True)
+        remove(str(record.folder))
         swept.append(record.id)
     for kind in ("layers", "snapshots"):
         for folder in (home / kind).glob(".new-*"):
             if not alive(folder.name.removeprefix(".new-")):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove(str(folder))
         for folder in (home / kind).glob(".old-*"):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(str(folder))
     return swept
 
 

@@ -15,7 +15,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from caisson_runner.boxes.errors import (
     SnapshotNotFound,
 )
 from caisson_runner.boxes.holder.state import Entry, digest, entries_of, opaque_name
-from caisson_runner.boxes.holder.tree import Filler, TreeError
+from caisson_runner.boxes.holder.tree import Filler, TreeError, remove
 
 BOX_UID: Final = 508_949
 """The host uid and gid that own everything of a box when the runner is root; 0 in the box."""
@@ -290,7 +289,7 @@ class Store:
                     self.host_layer = ""
                 grave = folder.with_name(f".old-{folder.name}")
                 folder.rename(grave)
-                shutil.rmtree(grave, ignore_errors=True)
+                remove(str(grave))
         return [one.id for one in doomed]
 
     @contextmanager
@@ -300,7 +299,7 @@ class Store:
         try:
             yield work
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            remove(str(work))
 
 
 @contextmanager

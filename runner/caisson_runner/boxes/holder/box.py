@@ -10,14 +10,13 @@ import fcntl
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import time
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from caisson_runner.boxes.holder import calls, launch, wire
+from caisson_runner.boxes.holder import calls, launch, tree, wire
 from caisson_runner.boxes.holder.room import Room, RoomError
 
 BOOT_TIMEOUT_S: Final = 20.0
@@ -277,7 +276,7 @@ class Holder:
                     time.sleep(0.02)
                 else:
                     break
-        shutil.rmtree(self._spec["disk"], ignore_errors=True)
+        tree.remove(self._spec["disk"])
 
 
 def enter(
