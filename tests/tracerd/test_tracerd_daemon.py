@@ -101,6 +101,19 @@ def test_a_follower_sees_the_record_grow_and_ends_with_the_seal(client: Client, 
     assert client.journal("box", offset=len(whole) - 8) == whole[-8:]
 
 
+def test_a_follower_of_a_dropped_box_ends_and_reads_nobody_elses_journal(client: Client, daemon: Daemon) -> None:
+    client.create("box")
+    client.run("box", ["/bin/true", "mine"])
+    stream = daemon.client().stub.ReadJournal(pb.ReadJournalRequest(id="box", follow=True), timeout=20)
+    data = next(iter(stream)).data
+    client.drop("box")
+    client.create("other")
+    client.run("other", ["/bin/true", "not yours"])
+    rest = b"".join(part.data for part in stream)
+    assert b"not yours" not in data + rest
+    assert b"mine" in data
+
+
 def test_a_running_box_can_be_sealed_and_runs_on(client: Client) -> None:
     box = client.create("box").box
     process = client.start("box", ["/bin/sh", "-c", "while :; do /bin/true; done"])

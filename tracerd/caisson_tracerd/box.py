@@ -93,11 +93,11 @@ class Box:
     def adopt(cls, folder: Path, boxes: Map, pool: RingPool, boot_id: str) -> Box | None:
         """A box of an earlier daemon. None (and no folder) when it did not survive, as after a reboot."""
         note = Note.read(folder)
-        if note.sealed:
+        if note.sealed and note.boot_id == boot_id:
             box = cls(note, folder, boxes, None)
             box.journal.finish()
             return box
-        if note.boot_id == boot_id and boxes.get(note.cgroup_id) is not None and _is_cgroup(note):
+        if not note.sealed and note.boot_id == boot_id and boxes.get(note.cgroup_id) is not None and _is_cgroup(note):
             slot = pool.claim(note.slot)
             if slot is not None:
                 box = cls(note, folder, boxes, slot)

@@ -68,21 +68,30 @@ class Journal:
         self._wake()
 
     async def read(self, offset: int, follow: bool) -> AsyncIterator[tuple[int, bytes]]:
-        """(offset, bytes) from ``offset`` on; with ``follow`` until the journal is finished."""
-        while True:
-            more = self._more
-            while offset < self.size:
-                data = os.pread(self._descriptor, min(CHUNK_BYTES, self.size - offset), offset)
-                yield offset, data
-                offset += len(data)
-            if not follow or (self.closed and offset >= self.size):
-                return
-            if more is self._more:
-                await more.wait()
+        """(offset, bytes) from ``offset`` on; with ``follow`` until the journal is finished or closed."""
+        if self._descriptor < 0:
+            return
+        own = os.dup(self._descriptor)  # the box may be dropped, and its number be another's, while a reader waits
+        try:
+            while True:
+                more = self._more
+                while offset < self.size:
+                    data = os.pread(own, min(CHUNK_BYTES, self.size - offset), offset)
+                    if not data:
+                        return
+                    yield offset, data
+                    offset += len(data)
+                if not follow or (self.closed and offset >= self.size):
+                    return
+                if more is self._more:
+                    await more.wait()
+        finally:
+            os.close(own)
 
     def close(self) -> None:
         self.finish()
         os.close(self._descriptor)
+        self._descriptor = -1
 
     def _wake(self) -> None:
         self._more.set()

@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from caisson_tracerd import process
 from caisson_tracerd.box import BOX_BYTES, Box, Note, remove_folder
@@ -31,7 +32,9 @@ DEFAULT_RING_BYTES: Final = 4 << 20
 MIN_RING_BYTES: Final = 1 << 16
 MAX_RING_BYTES: Final = 1 << 26
 MAX_BOXES: Final = 1000
-MAX_BOXES_OF_USER: Final = 128
+MAX_BOXES_OF_USER: Final = 64
+MAX_RING_BYTES_OF_USER: Final = 1 << 24
+"""Rings are kernel memory: at most 1 GiB of it for one user."""
 _ID: Final = re.compile(r"[a-z0-9-]{1,64}")
 
 
@@ -46,7 +49,8 @@ class Registry:
         self._pool = RingPool(self._rings, layout.pins / "boxes_rings", self._ring_bytes)
         self._boxes: dict[tuple[int, str], Box] = {}
         self._by_ring: dict[int, Box] = {}
-        self._locks: dict[tuple[int, str], asyncio.Lock] = {}
+        # weak: a lock lives while somebody holds or awaits it
+        self._locks: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
         self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._drainer = Drainer(self._drain)
 
@@ -94,6 +98,8 @@ class Registry:
         if not _ID.fullmatch(box_id):
             raise UsageError(f"box id {box_id[:80]!r} is not of the form [a-z0-9-]{{1,64}}")
         size = checked_ring_bytes(ring_bytes) if ring_bytes else self._ring_bytes
+        if uid and size > MAX_RING_BYTES_OF_USER:
+            raise TooMany(f"ring of {size} bytes: a plain user may have {MAX_RING_BYTES_OF_USER}")
         async with self._lock(uid, box_id):
             if (uid, box_id) in self._boxes:
                 raise BoxExists(f"you have a box {box_id!r} already; drop it or take another name")
@@ -171,7 +177,6 @@ class Registry:
             del self._boxes[uid, box_id]
             box.forget()
             self._release_ring(box)
-        self._locks.pop((uid, box_id), None)
 
     async def drop_all(self) -> None:
         for uid, box_id in list(self._boxes):
@@ -216,7 +221,10 @@ class Registry:
             print(f"tracerd: journal of box {box.note.id}: {problem.strerror}", file=sys.stderr, flush=True)
 
     def _lock(self, uid: int, box_id: str) -> asyncio.Lock:
-        return self._locks.setdefault((uid, box_id), asyncio.Lock())
+        lock = self._locks.get((uid, box_id))
+        if lock is None:
+            self._locks[uid, box_id] = lock = asyncio.Lock()
+        return lock
 
 
 def checked_ring_bytes(size: int) -> int:

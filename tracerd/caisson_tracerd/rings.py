@@ -1,8 +1,8 @@
 """Rings made ahead of time.
 
 Putting a ring into the kernel's map of rings, and taking it out, waits for an RCU grace period: some 15 ms, in every
-box's way. So a box borrows a ring that lies in the map already, under a slot number; ``struct box`` names the slot. A ring
-that comes back is empty and serves the next box. Its byte count goes on; a box remembers where it began.
+box's way. So a box borrows a ring that lies in the map already, under a slot number; ``struct box`` names the slot. A
+ring that comes back is empty and serves the next box. Its byte count goes on; a box remembers where it began.
 """
 
 from __future__ import annotations
