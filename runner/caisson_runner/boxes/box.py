@@ -254,9 +254,11 @@ class LocalBox:
 
     async def kill(self) -> None:
         """End every process of the box with SIGKILL, and wait for them; the box itself stays and can be captured."""
+        for process in self._processes:
+            process.condemn(Outcome.KILLED)
         await self._kill_all()
         for process in self._processes:
-            await process.kill()
+            await process.gone()
         await self.thaw()
         for _ in range(200):
             if not await self.processes():

@@ -199,6 +199,17 @@ class LocalProcess:
         """(code, text) when the process could not come to its gate or could not exec."""
         return self._refused
 
+    def condemn(self, reason: Outcome) -> None:
+        """The box is about to end all its processes for this reason."""
+        if self._reason is None and not self._ended.done():
+            self._reason = reason
+
+    async def gone(self) -> None:
+        """Wait until the command has ended and no kill is under way."""
+        await asyncio.shield(self._ended)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
     def _stop(self, reason: Outcome) -> None:
         """End the box's processes for this reason (the first one stays)."""
         if self._reason is None and not self._ended.done():
@@ -217,9 +228,7 @@ class LocalProcess:
     async def kill(self) -> None:
         """See `engine.Process`."""
         self._stop(Outcome.KILLED)
-        await asyncio.shield(self._ended)
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self.gone()
 
     def signal(self, number: int) -> None:
         """See `engine.Process`. The holder's child waits for the process, so the pid cannot be another's before."""
@@ -231,12 +240,10 @@ class LocalProcess:
 
     async def wait(self) -> Finished:
         """See `engine.Process`. Safe to cancel and to call again."""
-        await asyncio.shield(self._ended)
+        await self.gone()  # a kill still under way must not meet the next command
         if self._finished is None:
             if self._timer:
                 self._timer.cancel()
-            if self._tasks:  # a kill still under way must not meet the next command
-                await asyncio.wait(self._tasks)
             await self._drain()
             if self._finished is None:
                 self._finished = self._conclude()
