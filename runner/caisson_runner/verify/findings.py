@@ -82,11 +82,11 @@ def _absolute(record: Record) -> bytes | None:
     """Where an open pointed: the resolved path, else the path as given put onto the working directory."""
     if record.resolved is not None and record.resolved.startswith(b"/"):
         return record.resolved
-    if record.given is None:
+    if record.asked is None:
         return None
-    if record.given.startswith(b"/"):
-        return os.path.normpath(record.given)
-    return os.path.normpath(os.path.join(record.cwd, record.given)) if record.cwd else None  # noqa: PTH118  # bytes
+    if record.asked.startswith(b"/"):
+        return os.path.normpath(record.asked)
+    return os.path.normpath(os.path.join(record.cwd, record.asked)) if record.cwd else None  # noqa: PTH118  # bytes
 
 
 def gather(
