@@ -179,6 +179,26 @@ print(*seen)
         assert record.given_exit is None or Flag.TOCTOU in record.flags
 
 
+def test_a_path_changed_during_the_call_is_flagged_with_both_views(client: Client, tmp_path: Path) -> None:
+    code = """
+import ctypes, os, sys, threading, time
+fifo, other = (os.fsencode(sys.argv[1]) + name for name in (b"/fifo", b"/innocent"))
+os.mkfifo(fifo)
+buffer = ctypes.create_string_buffer(fifo, 4096)
+reader = threading.Thread(target=lambda: ctypes.CDLL(None).open(buffer, os.O_RDONLY))
+reader.start()                                  # waits in open for a writer
+time.sleep(0.3)
+buffer.value = other
+os.open(fifo, os.O_WRONLY)
+reader.join()
+"""
+    records = client.watch("box", [sys.executable, "-c", code, str(tmp_path)])
+    (record,) = [record for record in opens(records, os.fsencode(tmp_path / "fifo")) if record.args[1] == 0]
+    assert Flag.TOCTOU in record.flags
+    assert record.given_exit == os.fsencode(tmp_path / "innocent")
+    assert record.resolved == os.fsencode(tmp_path / "fifo")
+
+
 def test_a_string_that_cannot_be_read_is_counted_as_partial(client: Client) -> None:
     client.create("box")
     client.run("box", python("import os, ctypes\nctypes.CDLL(None).open(ctypes.c_void_p(8), 0)"))
