@@ -21,7 +21,7 @@ lint: setup-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
 
 bench: setup
 	@$(BIN)/python benchmarks/run_all.py $(ARGS)

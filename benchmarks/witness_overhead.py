@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from caisson_runner.boxes import SnapshotSpec, open_engine
 from caisson_runner.boxes.engine import Command
+from caisson_runner.boxes.local import LocalEngine
+from caisson_runner.boxes.store import SnapshotSpec
 from caisson_runner.witness import Limits, Witness, choose
 from caisson_runner.witness.errors import WitnessUnavailable
 from timing import machine, median, table
@@ -26,7 +27,7 @@ SCRIPTS = {
 
 async def once(witness: Witness, script: str, number: int) -> tuple[float, int, int]:
     """(seconds in the box, records, dropped)."""
-    async with open_engine() as engine:
+    async with LocalEngine() as engine:
         snapshot = await engine.snapshot(SnapshotSpec(base="host"))
         async with witness.watch(f"bench-{witness.name}-{number}", Limits()) as watch:
             async with engine.fork(snapshot, cgroup=watch.cgroup) as box:
