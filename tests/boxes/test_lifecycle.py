@@ -95,6 +95,15 @@ async def test_odd_bytes_and_long_arguments_arrive(engine, snapshot):
     assert done.stdout == odd + b"x" * 100_000 + b"end"
 
 
+async def test_a_process_that_hides_is_listed_all_the_same(engine, snapshot, sh):
+    hide = "import ctypes, time; prctl = ctypes.CDLL(None).prctl; prctl(4, 0); prctl(15, b'(x) Z')"
+    source = f"{hide}; print(1, flush=True); time.sleep(60)"
+    async with engine.fork(snapshot) as box:
+        process = await box.start(Command(("/usr/bin/python3", "-c", source), stdin_pipe=True))
+        assert await process.stdout.readline() == b"1\n"
+        assert [pid for pid, _ in await box.processes()] == [process.pid]
+
+
 async def test_pipe_protocol_over_stdin_and_stdout(engine, snapshot):
     async with engine.fork(snapshot) as box:
         process = await box.start(

@@ -140,6 +140,12 @@ async def test_huge_output_ends_with_its_name(engine, snapshot, sh):
         assert (await sh(box, "echo still usable")).stdout == b"still usable\n"
 
 
+async def test_output_can_be_opened_by_name(engine, snapshot, sh):
+    async with engine.fork(snapshot) as box:
+        done = await sh(box, "echo e > /dev/stderr; echo o > /proc/self/fd/1; cat /dev/stdin", stdin=b"i\n")
+    assert (done.stdout, done.stderr) == (b"o\ni\n", b"e\n")
+
+
 async def test_all_output_arrives(engine, snapshot, py):
     source = "import sys\nsys.stdout.write('o' * 3_000_000); sys.stderr.write('e' * 2_000_000)"
     async with engine.fork(snapshot) as box:

@@ -9,6 +9,7 @@ import posixpath
 import re
 import secrets
 import signal
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -116,6 +117,9 @@ class LocalBox:
         self._processes.append(process)
         descriptors = await process.connect()
         try:
+            if self._store.owner is not None:
+                for descriptor in descriptors[1:4]:  # so that /dev/stderr can be opened by name
+                    _give_pipe(descriptor, self._store.owner)
             await self._ask(self._request(command, wrap), descriptors)
         finally:
             for descriptor in descriptors:
@@ -360,6 +364,11 @@ class LocalBox:
         if self.cgroup is not None and self._ours:
             await asyncio.to_thread(self.cgroup.remove)
         await asyncio.to_thread(remove, str(self.folder))
+
+
+def _give_pipe(descriptor: int, uid: int) -> None:
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        os.fchown(descriptor, uid, uid)
 
 
 def _problem(box: str, request: dict[str, object], answer: bytes) -> Exception:
