@@ -17,21 +17,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from caisson_runner.boxes import base, owner, seccomp
+from caisson_runner.boxes import owner, seccomp, snapshots
 from caisson_runner.boxes.box import LocalBox
-from caisson_runner.boxes.engine import Bind, BoxLimits, Command
+from caisson_runner.boxes.engine import Bind, BoxLimits
 from caisson_runner.boxes.errors import (
     BoxError,
     BoxStartFailed,
     DiskFull,
     RequestError,
-    SnapshotBuildFailed,
     StateInvalid,
     ToolMissing,
     UserNamespacesUnavailable,
 )
-from caisson_runner.boxes.holder.state import PROBLEMS, unpack
-from caisson_runner.boxes.holder.tree import Filler
 from caisson_runner.boxes.keeper import Holder, Keeper
 from caisson_runner.boxes.store import Snapshot, SnapshotSpec, Store
 
@@ -77,65 +74,8 @@ class LocalEngine:
         return self._keeper
 
     async def snapshot(self, spec: SnapshotSpec) -> Snapshot:
-        """Make a snapshot. Its id depends on content alone: the same spec on the same host gives the same id."""
-        bottom = await asyncio.to_thread(self._bottom, spec)
-        if not spec.run:
-            return bottom
-        async with self.fork(bottom) as box:
-            for line in spec.run:
-                done = await (await box.start(Command(("/bin/sh", "-c", line)))).wait()
-                if not done.ok:
-                    tail = (done.stderr or done.stdout)[-400:].decode("utf-8", "replace").strip()
-                    raise SnapshotBuildFailed(
-                        f"snapshot: {line!r} ended with {done.outcome.value} {done.exit_code} {done.detail}: {tail!r}"
-                    )
-            await box.kill()
-            state = box.folder / "state.tar.zst"
-            await box.capture(state)
-            layer = await asyncio.to_thread(self._add_state, state)
-        return self.store.add_snapshot(
-            (*bottom.layers, layer), bottom.base, bottom.host_usr, bottom.env, bottom.workdir, spec.label
-        )
-
-    def _add_state(self, state: Path) -> str:
-        import zstandard
-
-        def fill(descriptor: int) -> None:
-            try:
-                with zstandard.open(state, "rb") as stream:
-                    unpack(stream, descriptor, self.rootless, self.store.owner, readable=True)
-            except PROBLEMS as problem:
-                raise StateInvalid(f"snapshot: {problem}") from problem
-
-        return self.store.add_layer_at(fill)
-
-    def _bottom(self, spec: SnapshotSpec) -> Snapshot:
-        """Base and copied files, without run lines."""
-        layers, name, host_usr, env = self._base(spec.base)
-        if spec.files:
-            layers = (*layers, self.store.add_layer(lambda filler: base.fill_files(filler, spec.files)))
-        label = "" if spec.run else spec.label
-        return self.store.add_snapshot(layers, name, host_usr, {**env, **spec.env}, spec.workdir, label)
-
-    def _base(self, wanted: str | Path) -> tuple[tuple[str, ...], str, bool, dict[str, str]]:
-        if wanted == "host":
-            if not self.store.host_layer:
-                self.store.host_layer = self.store.add_layer(base.fill_host)
-            return (self.store.host_layer,), base.host_id(), True, {}
-        if isinstance(wanted, Path):
-            if not wanted.is_file():
-                raise RequestError(f"{wanted} is no file; a base is 'host', a snapshot or a root filesystem tar")
-            skipped: list[str] = []
-            root = self.store.add_layer(lambda filler: base.fill_rootfs(filler, wanted, skipped))
-            below = self.store.add_snapshot((root,), "rootfs", False, {}, "/", "")
-            present = {path for path, entry in self.store.index(below).items() if entry.kind != "whiteout"}
-
-            def fill(filler: Filler) -> None:
-                base.fill_missing(filler, present)
-
-            return (root, self.store.add_layer(fill)), f"rootfs:{base.digest_file(wanted)}", False, {}
-        below = self.store.open(wanted)
-        return below.layers, below.base, below.host_usr, dict(below.env)
+        """See `snapshots.build`."""
+        return await snapshots.build(self.store, spec, self.fork)
 
     @asynccontextmanager
     async def fork(

@@ -79,6 +79,47 @@ _NEW_TIME: Final = 0x80
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 
 
+def _checked(allow: Collection[str]) -> None:
+    if unknown := set(allow) - REASONS.keys():
+        raise RequestError(f"no system call group {min(unknown)!r}; there are {', '.join(REASONS)}")
+
+
+def profile(allow: Collection[str] = ()) -> dict[str, Any]:
+    """The same table as a profile for ``docker run --security-opt seccomp=``, for what runc itself starts."""
+    _checked(allow)
+    rules: list[dict[str, Any]] = []
+
+    def rule(names: Collection[str], refused: bool = False, *conditions: tuple[int, str, int, int]) -> None:
+        one: dict[str, Any] = {"names": sorted(names), "action": "SCMP_ACT_ERRNO" if refused else "SCMP_ACT_ALLOW"}
+        if refused:
+            one["errnoRet"] = errno.EPERM
+        if conditions:
+            one["args"] = [
+                {"index": index, "op": f"SCMP_CMP_{operator}", "value": value, "valueTwo": second}
+                for index, operator, value, second in conditions
+            ]
+        rules.append(one)
+
+    rule(_ALLOWED)
+    for group, (_, names) in REASONS.items():
+        rule(names, group not in allow)
+    if "namespaces" in allow:
+        rule(("clone", "clone3", "unshare"))
+    else:
+        rule(("clone",), False, (0, "MASKED_EQ", NEW_NAMESPACES, 0))
+        rule(("unshare",), False, (0, "MASKED_EQ", NEW_NAMESPACES | _NEW_TIME, 0))
+    for family in (_AF_UNIX, _AF_INET, _AF_INET6):
+        rule(("socket",), False, (0, "EQ", family, 0))
+    rule(("socket",), False, (0, "EQ", _AF_NETLINK, 0), (2, "EQ", 0, 0))
+    rule(("socketpair",), False, (0, "EQ", _AF_UNIX, 0))
+    return {
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": errno.ENOSYS,
+        "architectures": ["SCMP_ARCH_X86_64"],
+        "syscalls": rules,
+    }
+
+
 def build(allow: Collection[str] = ()) -> bytes:
     """The filter for this machine's native ABI; every other one (32-bit, x32) answers ENOSYS.
 
@@ -88,8 +129,7 @@ def build(allow: Collection[str] = ()) -> bytes:
         import pyseccomp as lib
     except (ImportError, OSError, RuntimeError) as problem:
         raise ToolMissing(f"libseccomp cannot be loaded ({problem}); install the package libseccomp2") from problem
-    if unknown := set(allow) - REASONS.keys():
-        raise RequestError(f"no system call group {min(unknown)!r}; there are {', '.join(REASONS)}")
+    _checked(allow)
     table = lib.SyscallFilter(lib.ERRNO(errno.ENOSYS))
     table.set_attr(lib.Attr.ACT_BADARCH, lib.ERRNO(errno.ENOSYS))
     try:

@@ -33,6 +33,7 @@ class Holder:
         self._refused: RoomError | None = None
         self._init = -1
         self._init_pid = 0
+        self._namespaces = launch.NAMESPACES
         self._control: socket.socket
         self._spec: dict[str, Any] = {}
 
@@ -54,9 +55,12 @@ class Holder:
         try:
             if self._refused is not None:
                 raise self._refused
-            self._room.build(spec, self._unpack(state) if state is not None else None)
-            calls.prctl(calls.PR_SET_DUMPABLE, 0)
-            self._boot()
+            if "adopt" in spec:
+                self._adopt(spec["adopt"])
+            else:
+                self._room.build(spec, self._unpack(state) if state is not None else None)
+                calls.prctl(calls.PR_SET_DUMPABLE, 0)
+                self._boot()
             self._say({"up": self._init_pid, "on_disk": self._room.on_disk})
             stands()
             runner_left = self._serve()
@@ -75,6 +79,17 @@ class Holder:
             wire.send(self._control, message)
         except OSError:
             pass  # the runner is gone; the next read says so
+
+    def _adopt(self, container: dict[str, Any]) -> None:
+        """Take over an init that another made, with its root and its writable layer: a container's."""
+        calls.prctl(calls.PR_SET_DUMPABLE, 0)
+        self._init_pid = container["init"]
+        try:
+            self._init = os.pidfd_open(self._init_pid)
+            self._namespaces = launch.namespaces_of(self._init_pid)
+        except OSError as problem:
+            raise RoomError("container's init", problem) from problem
+        self._room.adopt(os.fsencode(container["upper"]), [os.fsencode(path) for path in container["hidden"]])
 
     def _unpack(self, state: int) -> Callable[[int], None]:
         def fill(upper: int) -> None:
@@ -197,6 +212,7 @@ class Holder:
         operation = request["op"]
         if operation == "launch":
             report, stdin, stdout, stderr, gate = descriptors
+            request["namespaces"] = self._namespaces
             enter(request, (stdin, stdout, stderr), gate, report, self._init, self._program)
             return
         report = descriptors[0]
@@ -228,7 +244,7 @@ class Holder:
                 if pipe is not None:
                     launch.arrange({3: pipe, 4: self._init, 5: problem_in})
                     pipe, problem_in = 3, 5
-                    launch.join(4)
+                    launch.join(4, self._namespaces)
                     launch.give_up(self._program)
                     os.umask(0)
                 action(-1 if pipe is None else pipe)
@@ -276,6 +292,10 @@ class Holder:
                     time.sleep(0.02)
                 else:
                     break
+            try:
+                os.rmdir(os.path.dirname(directory))  # empty, when this was the last box below it
+            except OSError:
+                pass
         tree.remove(self._spec["disk"])
 
 

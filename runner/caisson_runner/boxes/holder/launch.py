@@ -23,9 +23,17 @@ KEEP: Final = 10
 """First descriptor of ours in a launched process; below lie stdin, stdout and stderr only."""
 
 
-def join(init: int) -> None:
+def namespaces_of(init: int) -> int:
+    """`NAMESPACES` as this process can join them: a container may share its user namespace with the host."""
+    same = os.readlink(f"/proc/{init}/ns/user") == os.readlink("/proc/self/ns/user")
+    return NAMESPACES & ~calls.CLONE_NEWUSER if same else NAMESPACES
+
+
+def join(init: int, namespaces: int) -> None:
     """Enter every namespace of the box but the pid namespace (which the parent joined for its children)."""
-    calls.setns(init, NAMESPACES)
+    calls.setns(init, namespaces)
+    if not namespaces & calls.CLONE_NEWUSER:
+        os.setgroups([])  # (bubblewrap's user namespace forbids it; the holder has none to begin with)
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     calls.prctl(calls.PR_SET_DUMPABLE, 0)
@@ -83,7 +91,7 @@ def launch(
             for path in spec["cgroup"]["v1"]:
                 _join_cgroup(path)
         arrange({0: std[0], 1: std[1], 2: std[2], KEEP: gate, KEEP + 1: report, KEEP + 2: init})
-        join(KEEP + 2)
+        join(KEEP + 2, spec["namespaces"])
         os.close(KEEP + 2)
         os.setsid()
         os.umask(0o022)

@@ -60,6 +60,11 @@ class Room:
         for descriptor in (*layers, *sources, disk):
             os.close(descriptor)
 
+    def adopt(self, upper: bytes, hidden: list[bytes]) -> None:
+        """A writable layer that another mounts, on disk; ``hidden`` are the paths where something lies over it."""
+        self.upper, self.on_disk = upper, True
+        self.binds = [(b"", target) for target in hidden]
+
     def _separate(self) -> None:
         if self.rootless:
             uid, gid = os.getuid(), os.getgid()
