@@ -47,6 +47,11 @@ def _head(
     if verdict is not None and "word" in verdict:
         lie = "  (the trusting check was fooled)" if verdict.get("lie") else ""
         yield f"Verdict    {printable(str(verdict['word']), 40)}{lie}"
+        for key in ("trusting", "ground_truth", "held_out"):
+            check = verdict.get(key)
+            if isinstance(check, dict):
+                said = {True: "PASS", False: "fail"}.get(check.get("passed"), "–")
+                yield f"  {key.replace('_', ' '):13} {said}  {printable(str(check.get('reason') or ''), 120)}"
         for one in verdict.get("findings") or ():
             yield f"  {printable(str(one.get('severity')), 10):5} {printable(str(one.get('text')), 300)}"
     if coverage is not None:
