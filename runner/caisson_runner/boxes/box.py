@@ -83,9 +83,10 @@ class LocalBox:
                 await self._ask({"op": "cleanup", "paths": paths})
             except BoxGone:
                 pass  # its holder's own message says why
-        if not rootless and not self._ours:
-            self._warming = asyncio.create_task(asyncio.to_thread(census.touch_own_cgroup))
-        self._counted = self.cgroup.stats()
+        if not self._ours:  # a new one has counted nothing, and nothing is moved into it
+            self._counted = self.cgroup.stats()
+            if not rootless:
+                self._warming = asyncio.create_task(asyncio.to_thread(census.touch_own_cgroup))
 
     def opened(self, init_pid: int, on_disk: bool) -> None:
         """The holder reports that namespaces and mounts stand."""
@@ -349,11 +350,6 @@ class LocalBox:
         self._stop_all(Outcome.KILLED)
         if self._watcher is not None:
             self._watcher.cancel()
-        if self.cgroup is not None:
-            try:
-                self.cgroup.kill()
-            except Exception:  # noqa: S110 - the holder kills the same processes by their namespace
-                pass
         if self.holder is not None:
             await self.holder.close()
         if self._warming is not None:
