@@ -27,18 +27,27 @@ _LENGTH: Final = (1 << 30) - 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _bpf(command: int, attributes: bytes, what: str) -> int:
+def call(command: int, attributes: ctypes.Array[ctypes.c_char], what: str) -> int:
+    """bpf(2) with ``union bpf_attr`` as a buffer that the kernel may write to. BpfError when it refuses."""
     number = _NR_BPF.get(os.uname().machine)
     if number is None:
         raise BpfError(f"{what}: bpf(2) is not known on {os.uname().machine}")
-    buffer = ctypes.create_string_buffer(attributes, _ATTR_BYTES)
-    result: int = _libc.syscall(number, command, buffer, _ATTR_BYTES)
+    result: int = _libc.syscall(number, command, attributes, _ATTR_BYTES)
     if result < 0:
         code = ctypes.get_errno()
         problem = BpfError(f"{what}: {os.strerror(code)}")
         problem.__cause__ = OSError(code, os.strerror(code))
         raise problem
     return result
+
+
+def attributes(*parts: bytes) -> ctypes.Array[ctypes.c_char]:
+    """``union bpf_attr`` that begins with these bytes."""
+    return ctypes.create_string_buffer(b"".join(parts), _ATTR_BYTES)
+
+
+def _bpf(command: int, values: bytes, what: str) -> int:
+    return call(command, attributes(values), what)
 
 
 def _failed_with(problem: BpfError, code: int) -> bool:

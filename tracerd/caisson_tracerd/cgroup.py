@@ -50,10 +50,10 @@ def v2_root() -> Path | None:
 
 
 def v1_roots() -> dict[str, Path]:
-    """Mount point of each version 1 controller this module can use."""
+    """Mount point of each version 1 controller this module can use; a container's are often read-only."""
     roots: dict[str, Path] = {}
     for point, kind, options in _mounts():
-        if kind == "cgroup":
+        if kind == "cgroup" and "ro" not in options:
             roots.update({name: point for name in options if name in ("memory", "pids", "cpu")})
     return roots
 

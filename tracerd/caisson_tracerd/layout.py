@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from caisson_tracerd import depth
+from caisson_tracerd.cgroup import v2_root
 from caisson_tracerd.errors import TracerdError, UsageError
 
 RUN_DIR: Final = Path("/run/caisson")
@@ -64,7 +66,9 @@ class Layout:
     @property
     def box_level(self) -> int:
         """Depth of a box's cgroup below the kernel's own root."""
-        return 3 + _mount_depth()
+        root = v2_root()
+        deeper = depth.of_mount(root) if root is not None else None
+        return 3 + (deeper if deeper is not None else _mount_depth())
 
 
 def is_bpffs(path: Path) -> bool:
@@ -83,7 +87,7 @@ def _mountinfo() -> list[tuple[str, str, str]]:
 
 
 def _mount_depth() -> int:
-    """How far below the kernel's root the mounted version 2 hierarchy begins (a container's begins lower)."""
+    """What the mount says of the same, where the kernel does not tell: right outside cgroup namespaces."""
     root = next((root for _, kind, root in _mountinfo() if kind == "cgroup2"), "/")
     return len([part for part in root.split("/") if part])
 
