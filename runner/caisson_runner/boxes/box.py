@@ -56,6 +56,8 @@ class LocalBox:
         self._counted: dict[str, int] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._on_disk = False
+        self._disk = self.folder
+        """Where the writable layer lies when it lies on disk."""
         self._warming: asyncio.Task[None] | None = None
         try:
             self.folder.mkdir()
@@ -195,7 +197,7 @@ class LocalBox:
                 if used > self.limits.memory_bytes:
                     self._stop_all(Outcome.MEMORY)
             if self._on_disk:
-                size, files = await asyncio.to_thread(census.disk, self.folder)
+                size, files = await asyncio.to_thread(census.disk, self._disk)
                 if size > self.limits.disk_bytes or files > self.limits.inodes:
                     self._stop_all(Outcome.KILLED)
 

@@ -25,6 +25,10 @@ class UserNamespacesUnavailable(BoxError):
     """The host refuses unprivileged user namespaces."""
 
 
+class DockerUnavailable(BoxError):
+    """No Docker daemon answers, or it is one whose containers cannot be boxes here."""
+
+
 class ToolMissing(BoxError):
     """A program or library the engine needs is not installed."""
 

@@ -17,10 +17,11 @@ if __name__ == "__main__":
 from caisson_runner.boxes.holder import wire
 from caisson_runner.boxes.holder.box import Holder, enter
 
-# The init of every box: 152 bytes of x86-64 that say "r" on descriptor 1 (or end), name themselves, let the kernel reap
+# The init of every box: 168 bytes of x86-64 that nobody may trace. They say "r" on descriptor 1 (or end), name
+# themselves, let the kernel reap
 # orphans (SIGCHLD ignored), close every descriptor and sleep. It is executed from a memfd, so that no file of the box,
 # not even its loader or /etc/ld.so.preload, runs outside the box's cgroup. Source: docs/decisions/0002-box-init.md.
-_INIT = bytes.fromhex(
+INIT = bytes.fromhex(
     "7f454c4602010100000000000000000002003e00010000007800400000000000400000000000000000000000000000000000000040003800"
     "0100000000000000010000000500000000000000000000000000400000000000000040000000000010010000000000001001000000000000"
     "0010000000000000b801000000bf01000000488d3560000000ba010000000f054883f8017547b89d000000bf0f000000488d35430000000f"
@@ -36,7 +37,7 @@ READY = 2
 def init_program() -> int:
     """A descriptor of the init's file, open for reading only (a file open for writing cannot be executed)."""
     writable = os.memfd_create("init", os.MFD_CLOEXEC)
-    os.write(writable, _INIT)
+    os.write(writable, INIT)
     descriptor = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
     os.close(writable)
     return descriptor
