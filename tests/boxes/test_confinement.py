@@ -76,8 +76,8 @@ async def test_32_bit_calls_are_refused(engine, snapshot, py):
     assert done.stdout.strip() == b"-38"  # -ENOSYS
 
 
-async def test_a_group_of_calls_can_be_allowed_by_name(store, snapshot, py):
-    async with LocalEngine(store, allow=("io_uring",)) as engine, engine.fork(snapshot) as box:
+async def test_a_group_of_calls_can_be_allowed_by_name(make_engine, store, snapshot, py):
+    async with make_engine(store, allow=("io_uring",)) as engine, engine.fork(snapshot) as box:
         results = json.loads((await py(box, CALLS)).stdout)
     assert (
         results["io_uring_setup"] == "EFAULT"
@@ -144,12 +144,12 @@ async def test_host_files_and_processes_are_invisible(engine, snapshot, sh, tmp_
     assert not {"mnt", "opt", "srv", "boot", "work"} & set(listed)
 
 
-async def test_host_environment_and_descriptors_do_not_leak(engine, snapshot, sh, monkeypatch):
+async def test_host_environment_and_descriptors_do_not_leak(make_engine, engine, snapshot, sh, monkeypatch):
     monkeypatch.setenv("CAISSON_TEST_SECRET", "s3cret")
     leak = os.open("/etc/passwd", os.O_RDONLY)
     os.set_inheritable(leak, True)
     try:
-        async with LocalEngine(engine.store) as other, other.fork(snapshot) as box:
+        async with make_engine(engine.store) as other, other.fork(snapshot) as box:
             done = await sh(box, "env; ls -l /proc/self/fd; hostname; cat /proc/self/cgroup", env={"GIVEN": "yes"})
     finally:
         os.close(leak)
@@ -200,6 +200,28 @@ async def test_bind_is_visible_read_only_and_no_part_of_the_state(engine, snapsh
     assert done.stderr.count(b"ead-only") == 2
     assert [change.path for change in changes] == [b"opt"]
     assert (tmp_path / "agent/run.sh").exists()
+
+
+async def test_init_cannot_be_used_to_run_something_outside_the_cgroup(engine, snapshot, py):
+    source = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+names = []
+for number, arguments in ((101, (16, 1, 0, 0)), (101, (0x4206, 1, 0, 0)), (438, (os.pidfd_open(1), 0, 0))):
+    names.append('done' if libc.syscall(number, *arguments) >= 0 else errno.errorcode[ctypes.get_errno()])
+for name in ('mem', 'maps', 'root/etc', 'cwd'):
+    look = os.listdir if name in ('root/etc', 'cwd') else lambda path: open(path, 'rb').read(1)
+    try: look(f'/proc/1/{name}')
+    except OSError as problem: names.append(errno.errorcode[problem.errno])
+    else: names.append('done ' + name)
+for number in (9, 15, 19):
+    os.kill(1, number)
+print(*names)
+"""
+    async with engine.fork(snapshot) as box:
+        done = await py(box, source)
+        assert set(done.stdout.split()) <= {b"EPERM", b"EACCES"}, done
+        assert (await py(box, "print('the init lives')")).ok
 
 
 async def test_runner_process_memory_is_out_of_reach(engine, snapshot, py):
