@@ -38,14 +38,28 @@ class Limits(_message.Message):
     def __init__(self, memory_bytes: _Optional[int] = ..., pids: _Optional[int] = ..., cpu_millis: _Optional[int] = ...) -> None: ...
 
 class CreateBoxRequest(_message.Message):
-    __slots__ = ("id", "limits", "ring_bytes")
+    __slots__ = ("id", "limits", "ring_bytes", "lossless", "owner")
     ID_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     RING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOSSLESS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     id: str
     limits: Limits
     ring_bytes: int
-    def __init__(self, id: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., ring_bytes: _Optional[int] = ...) -> None: ...
+    lossless: bool
+    owner: Owner
+    def __init__(self, id: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., ring_bytes: _Optional[int] = ..., lossless: _Optional[bool] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ...) -> None: ...
+
+class Owner(_message.Message):
+    __slots__ = ("pid", "start_ticks", "pid_namespace")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    START_TICKS_FIELD_NUMBER: _ClassVar[int]
+    PID_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    start_ticks: int
+    pid_namespace: int
+    def __init__(self, pid: _Optional[int] = ..., start_ticks: _Optional[int] = ..., pid_namespace: _Optional[int] = ...) -> None: ...
 
 class CreateBoxResponse(_message.Message):
     __slots__ = ("box", "limits_missing")
@@ -56,7 +70,7 @@ class CreateBoxResponse(_message.Message):
     def __init__(self, box: _Optional[_Union[Box, _Mapping]] = ..., limits_missing: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Box(_message.Message):
-    __slots__ = ("id", "cgroup_path", "cgroup_id", "state", "journal_bytes")
+    __slots__ = ("id", "cgroup_path", "cgroup_id", "state", "journal_bytes", "lossless", "marks")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Box.State]
@@ -70,20 +84,26 @@ class Box(_message.Message):
     CGROUP_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOSSLESS_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
     id: str
     cgroup_path: str
     cgroup_id: int
     state: Box.State
     journal_bytes: int
-    def __init__(self, id: _Optional[str] = ..., cgroup_path: _Optional[str] = ..., cgroup_id: _Optional[int] = ..., state: _Optional[_Union[Box.State, str]] = ..., journal_bytes: _Optional[int] = ...) -> None: ...
+    lossless: bool
+    marks: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., cgroup_path: _Optional[str] = ..., cgroup_id: _Optional[int] = ..., state: _Optional[_Union[Box.State, str]] = ..., journal_bytes: _Optional[int] = ..., lossless: _Optional[bool] = ..., marks: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AdmitRequest(_message.Message):
-    __slots__ = ("id", "pid")
+    __slots__ = ("id", "pid", "start_ticks")
     ID_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    START_TICKS_FIELD_NUMBER: _ClassVar[int]
     id: str
     pid: int
-    def __init__(self, id: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+    start_ticks: int
+    def __init__(self, id: _Optional[str] = ..., pid: _Optional[int] = ..., start_ticks: _Optional[int] = ...) -> None: ...
 
 class AdmitResponse(_message.Message):
     __slots__ = ("start_boottime_ns",)
@@ -116,12 +136,39 @@ class SealBoxRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class SealBoxResponse(_message.Message):
-    __slots__ = ("journal_bytes", "counts")
+    __slots__ = ("journal_bytes", "counts", "marks", "freezes")
     JOURNAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    FREEZES_FIELD_NUMBER: _ClassVar[int]
     journal_bytes: int
     counts: _containers.RepeatedCompositeFieldContainer[ClassCount]
-    def __init__(self, journal_bytes: _Optional[int] = ..., counts: _Optional[_Iterable[_Union[ClassCount, _Mapping]]] = ...) -> None: ...
+    marks: _containers.RepeatedScalarFieldContainer[str]
+    freezes: Freezes
+    def __init__(self, journal_bytes: _Optional[int] = ..., counts: _Optional[_Iterable[_Union[ClassCount, _Mapping]]] = ..., marks: _Optional[_Iterable[str]] = ..., freezes: _Optional[_Union[Freezes, _Mapping]] = ...) -> None: ...
+
+class Freezes(_message.Message):
+    __slots__ = ("count", "total_ns", "longest_ns", "peak_bytes", "ring_bytes", "gaps")
+    class Gap(_message.Message):
+        __slots__ = ("begin_ns", "end_ns")
+        BEGIN_NS_FIELD_NUMBER: _ClassVar[int]
+        END_NS_FIELD_NUMBER: _ClassVar[int]
+        begin_ns: int
+        end_ns: int
+        def __init__(self, begin_ns: _Optional[int] = ..., end_ns: _Optional[int] = ...) -> None: ...
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_NS_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_NS_FIELD_NUMBER: _ClassVar[int]
+    PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    total_ns: int
+    longest_ns: int
+    peak_bytes: int
+    ring_bytes: int
+    gaps: _containers.RepeatedCompositeFieldContainer[Freezes.Gap]
+    def __init__(self, count: _Optional[int] = ..., total_ns: _Optional[int] = ..., longest_ns: _Optional[int] = ..., peak_bytes: _Optional[int] = ..., ring_bytes: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Freezes.Gap, _Mapping]]] = ...) -> None: ...
 
 class ClassCount(_message.Message):
     __slots__ = ("kind", "seen", "delivered", "dropped_ring", "dropped_map", "unreadable", "partial")
