@@ -1,11 +1,14 @@
-"""One conformance suite: it runs with whatever engine the current user gets, and `test_as_plain_user` runs all of it
-once more as an unprivileged user when the suite itself is run as root.
+"""One conformance suite, for every engine. The local one is what the current user gets, and `test_as_plain_user` runs
+all of it once more as an unprivileged user when the suite itself is run as root. The docker engine gets a daemon of the
+suite's own; where it differs by nature, the test says so.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,11 @@ from caisson_runner.boxes.engine import Command, Finished
 from caisson_runner.boxes.local import LocalEngine
 from caisson_runner.boxes.store import Snapshot, SnapshotSpec, Store
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "docker"))
+from docker_daemon import Dockerd, dockerd, why_not
+
 Sh = Callable[..., Awaitable[Finished]]
+MakeEngine = Callable[..., AbstractAsyncContextManager[LocalEngine]]
 TREE = {
     "/app/kept.txt": b"kept\n",
     "/app/gone.txt": b"to be removed\n",
@@ -28,9 +35,34 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(tmp_path_factory.mktemp("store"))
 
 
+@pytest.fixture(scope="session")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dockerd]:
+    if reason := why_not():
+        pytest.skip(reason)
+    with dockerd(tmp_path_factory.mktemp("dockerd")) as running:
+        yield running
+
+
+@pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which engine."""
+    return str(request.param)
+
+
 @pytest.fixture
-async def engine(store: Store) -> AsyncIterator[LocalEngine]:
-    async with LocalEngine(store) as engine:
+def make_engine(kind: str, request: pytest.FixtureRequest) -> MakeEngine:
+    """An engine of the kind under test, on any store: an async context manager."""
+    if kind == "local":
+        return LocalEngine
+    running: Dockerd = request.getfixturevalue("daemon")
+    from caisson_runner.boxes.docker import DockerEngine
+
+    return lambda store, **options: DockerEngine(store, host=running.host, **options)
+
+
+@pytest.fixture
+async def engine(store: Store, make_engine: MakeEngine) -> AsyncIterator[LocalEngine]:
+    async with make_engine(store) as engine:
         yield engine
     assert list((store.home / "boxes").iterdir()) == [], "a box was left behind"
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from caisson_runner.boxes.engine import Bind, Command
-from caisson_runner.boxes.local import LocalEngine
 from caisson_runner.boxes.store import BOX_UID
 
 CALLS = r"""
@@ -140,7 +139,8 @@ async def test_host_files_and_processes_are_invisible(engine, snapshot, sh, tmp_
         "var",
     ]
     assert set(listed) >= set(expected)
-    assert {word for word in listed if word.startswith("/proc/")} <= {"/proc/1", "/proc/2", "/proc/3", "/proc/4"}
+    shown = {int(word[6:]) for word in listed if word.startswith("/proc/")}
+    assert 1 in shown and len(shown) <= 4 and max(shown) < 20  # runc's own steps use up a few numbers
     assert not {"mnt", "opt", "srv", "boot", "work"} & set(listed)
 
 
@@ -160,7 +160,9 @@ async def test_host_environment_and_descriptors_do_not_leak(make_engine, engine,
     assert "0::/\n" in text
 
 
-async def test_box_root_is_nobody_on_the_host(engine, snapshot, root):
+async def test_box_root_is_nobody_on_the_host(engine, snapshot, root, kind):
+    if kind == "docker":
+        pytest.skip("docker: only a daemon with userns-remap does this; see tests/docker/test_remapped.py")
     async with engine.fork(snapshot) as box:
         process = await box.start(Command(("/bin/sleep", "60")))
         status = Path(f"/proc/{process.pid}/status").read_text()

@@ -17,7 +17,6 @@ from caisson_runner.boxes.errors import (
     SnapshotInUse,
     SnapshotNotFound,
 )
-from caisson_runner.boxes.local import LocalEngine
 from caisson_runner.boxes.store import SnapshotSpec, Store
 
 
@@ -58,15 +57,15 @@ async def test_run_lines_become_a_layer_with_env_and_workdir(engine, sh):
         await engine.snapshot(SnapshotSpec(run=("exit 4",)))
 
 
-async def test_changed_file_is_named_before_a_fork(fresh):
-    async with LocalEngine(fresh) as engine:
+async def test_changed_file_is_named_before_a_fork(make_engine, fresh):
+    async with make_engine(fresh) as engine:
         snapshot = await engine.snapshot(SnapshotSpec(files={"/app/truth.txt": b"true", "/app/b": b""}, label="mine"))
     target = next(fresh.layer_files(snapshot.layers[1]).glob("app/truth.txt"))
     status = target.stat()
     target.write_bytes(b"fals")
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
     later = Store(fresh.home)
-    async with LocalEngine(later) as engine:
+    async with make_engine(later) as engine:
         with pytest.raises(SnapshotChanged, match=r"/app/truth\.txt differs from its manifest"):
             async with engine.fork(snapshot):
                 raise AssertionError
@@ -78,8 +77,8 @@ async def test_changed_file_is_named_before_a_fork(fresh):
         Store(fresh.home).open("mine")
 
 
-async def test_changed_manifests_are_noticed(fresh):
-    async with LocalEngine(fresh) as engine:
+async def test_changed_manifests_are_noticed(make_engine, fresh):
+    async with make_engine(fresh) as engine:
         snapshot = await engine.snapshot(SnapshotSpec(files={"/app/a": b"a"}))
     layer = fresh.home / "layers" / snapshot.layers[1] / "manifest.json"
     text = layer.read_text()
@@ -94,8 +93,8 @@ async def test_changed_manifests_are_noticed(fresh):
         Store(fresh.home).open(snapshot.id)
 
 
-async def test_list_labels_and_prune(fresh):
-    async with LocalEngine(fresh) as engine:
+async def test_list_labels_and_prune(make_engine, fresh):
+    async with make_engine(fresh) as engine:
         one = await engine.snapshot(SnapshotSpec(files={"/app/a": b"1"}, label="task"))
         two = await engine.snapshot(SnapshotSpec(files={"/app/a": b"2"}, label="task"))
         assert fresh.find("task").id == two.id

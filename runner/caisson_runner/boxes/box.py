@@ -48,6 +48,8 @@ class LocalBox:
         self.cgroup: Cgroup | None = None
         self.holder: Holder | None = None
         self._store = store
+        self._owner = store.owner
+        """The host uid of the box's root; None when that is this user."""
         self._ours = False
         self._frozen = False
         self._gone = False
@@ -56,6 +58,7 @@ class LocalBox:
         self._counted: dict[str, int] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._on_disk = False
+        self._exceeded = ""
         self._disk = self.folder
         """Where the writable layer lies when it lies on disk."""
         self._warming: asyncio.Task[None] | None = None
@@ -120,9 +123,9 @@ class LocalBox:
         self._processes.append(process)
         descriptors = await process.connect()
         try:
-            if self._store.owner is not None:
+            if self._owner is not None:
                 for descriptor in descriptors[1:4]:  # so that /dev/stderr can be opened by name
-                    _give_pipe(descriptor, self._store.owner)
+                    _give_pipe(descriptor, self._owner)
             await self._ask(self._request(command, wrap), descriptors)
         finally:
             for descriptor in descriptors:
@@ -172,6 +175,8 @@ class LocalBox:
 
     def _judge(self, outcome: Outcome, code: int | None, number: int | None) -> tuple[Outcome, str]:
         """Whether a limit ended the command, from what its cgroup counted meanwhile."""
+        if self._exceeded and outcome is Outcome.KILLED:
+            return outcome, self._exceeded
         if self.cgroup is None:
             return outcome, ""
         now = self.cgroup.stats()
@@ -198,7 +203,12 @@ class LocalBox:
                     self._stop_all(Outcome.MEMORY)
             if self._on_disk:
                 size, files = await asyncio.to_thread(census.disk, self._disk)
-                if size > self.limits.disk_bytes or files > self.limits.inodes:
+                over_size = self.limits.disk_bytes and size > self.limits.disk_bytes
+                if over_size or (self.limits.inodes and files > self.limits.inodes):
+                    self._exceeded = (
+                        f"the writable layer outgrew its limits of {self.limits.disk_bytes} bytes and "
+                        f"{self.limits.inodes} files; every process of the box was killed"
+                    )
                     self._stop_all(Outcome.KILLED)
 
     def _stop_all(self, reason: Outcome) -> None:

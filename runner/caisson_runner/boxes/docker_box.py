@@ -62,6 +62,12 @@ class DockerBox(LocalBox):
         """The container exists; its writable layer is on disk at ``upper``."""
         self.container = container
         self._disk = upper
+        if not upper.is_dir():
+            raise DockerUnavailable(
+                f"the writable layer of container {container[:12]} is not on this machine; "
+                "the docker engine needs a daemon on the same host with the overlay2 driver"
+            )
+        self._owner = upper.stat().st_uid  # 0, or what the daemon remaps it to
 
     def find_cgroup(self, init: int) -> None:
         """Where the daemon put the container. DockerUnavailable when it is another machine's."""
@@ -111,6 +117,18 @@ class DockerBox(LocalBox):
 
         return await super().start(command, admit=enter, wrap=wrap)
 
+    async def freeze(self) -> None:
+        """See `LocalBox.freeze`. By the cgroup made beforehand, so that whoever made it sees the box stand still."""
+        if not self._frozen and self.parent is not None:
+            await asyncio.to_thread(self.parent.freeze)
+            self._frozen = True
+
+    async def thaw(self) -> None:
+        """See `LocalBox.thaw`."""
+        if self._frozen and self.parent is not None:
+            self.parent.thaw()
+            self._frozen = False
+
     async def drop(self) -> None:
         """Kill everything, remove container, cgroup and folder. Idempotent."""
         if self._dropped:
@@ -118,9 +136,9 @@ class DockerBox(LocalBox):
         self._stop_all(Outcome.KILLED)
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._frozen and self.cgroup is not None:
+        if self._frozen and self.parent is not None:
             try:
-                self.cgroup.thaw()
+                self.parent.thaw()
             except Exception:  # noqa: S110 - it is gone already; the daemon kills frozen processes too
                 pass
         if self.holder is not None:

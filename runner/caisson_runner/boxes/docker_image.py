@@ -21,7 +21,7 @@ from caisson_runner.boxes.holder.state import opaque_name
 from caisson_runner.boxes.holder.tree import is_whiteout, walk
 from caisson_runner.boxes.store import Snapshot, Store
 
-INIT: Final = "/.caisson-init"
+INIT: Final = "/.box-init"
 """Where the box's init is shown in the container."""
 REPOSITORY: Final = "caisson-snapshot"
 LABEL_STORE: Final = "caisson.store"
@@ -33,7 +33,7 @@ _EMPTY: Final = ("etc/hosts", "etc/hostname", "etc/resolv.conf")
 
 def tag(snapshot: Snapshot) -> str:
     """The image's name. The last part changes when this module makes images another way."""
-    return f"{REPOSITORY}:{snapshot.id}-2"
+    return f"{REPOSITORY}:{snapshot.id}-1"
 
 
 def host_usr() -> dict[str, Path]:
