@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_CODES = """\b
 Exit codes:
@@ -24,6 +27,21 @@ witness_option = click.option(
     show_default=True,
     help="What watches the box. auto takes the best one here and says which and why.",
 )
+
+
+def engine_options(command: F) -> F:
+    """--engine and --docker-host."""
+    engine = click.option(
+        "--engine",
+        type=click.Choice(["local", "docker"]),
+        default="local",
+        show_default=True,
+        help="What makes the boxes: namespaces of our own, or containers of a Docker daemon here (as root).",
+    )
+    host = click.option("--docker-host", metavar="URL", help="The daemon's address; without it DOCKER_HOST counts.")
+    return engine(host(command))
+
+
 base_option = click.option(
     "--base",
     "bases",
@@ -58,6 +76,7 @@ def cli() -> None:
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="The bundle's folder. It must not exist yet.")
 @click.option("--seed", type=int, help="Seed of the held-out inputs; without it one is drawn and recorded.")
 @witness_option
+@engine_options
 @base_option
 @json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -68,6 +87,8 @@ def run(
     out: Path | None,
     seed: int | None,
     witness: str,
+    engine: str,
+    docker_host: str | None,
     bases: Sequence[str],
     as_json: bool,
     command: Sequence[str],
@@ -83,7 +104,7 @@ def run(
     """
     from caisson_runner.commands import run_command
 
-    sys.exit(run_command(task, agent, command, agent_dir, out, seed, witness, bases, as_json))
+    sys.exit(run_command(task, agent, command, agent_dir, out, seed, witness, engine, docker_host, bases, as_json))
 
 
 @cli.command(epilog=EXIT_CODES)
@@ -98,6 +119,7 @@ def run(
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Where plan, bundles and results go.")
 @click.option("--resume", is_flag=True, help="Go on with the suite in --out (or the newest one): whole runs are kept.")
 @witness_option
+@engine_options
 @base_option
 @json_option
 def suite(
@@ -110,6 +132,8 @@ def suite(
     out: Path | None,
     resume: bool,
     witness: str,
+    engine: str,
+    docker_host: str | None,
     bases: Sequence[str],
     as_json: bool,
 ) -> None:
@@ -118,11 +142,13 @@ def suite(
     \b
     caisson-run suite article -n 2
     caisson-run suite article -i 'E2-*' --witness strace
+    caisson-run suite article --engine docker
     caisson-run suite my-suite.toml -o out --resume
     """
     from caisson_runner.commands import suite_command
 
-    sys.exit(suite_command(name, parallel, attempts, include, exclude, limit, out, resume, witness, bases, as_json))
+    chosen = (witness, engine, docker_host, bases)
+    sys.exit(suite_command(name, parallel, attempts, include, exclude, limit, out, resume, *chosen, as_json))
 
 
 @cli.group()

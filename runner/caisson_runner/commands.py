@@ -82,6 +82,8 @@ def run_command(
     out: Path | None,
     seed: int | None,
     witness: str,
+    engine: str,
+    docker_host: str | None,
     bases: Sequence[str],
     as_json: bool,
 ) -> int:
@@ -107,7 +109,7 @@ def run_command(
         raise OutExists(f"{target}: is there already; choose another --out or remove it")
 
     async def work() -> Result:
-        async with open_session(witness, bases) as session:
+        async with open_session(witness, bases, engine, docker_host) as session:
             _say(f"box: {session.engine.name}; witness: {session.witness.name} ({session.witness.reason})")
             return await run_one(session, task, plan, target.name, target, draw_seed() if seed is None else seed)
 
@@ -176,6 +178,8 @@ def suite_command(
     out: Path | None,
     resume: bool,
     witness: str,
+    engine: str,
+    docker_host: str | None,
     bases: Sequence[str],
     as_json: bool,
 ) -> int:
@@ -205,7 +209,7 @@ def suite_command(
     begun = time.monotonic()
 
     async def work() -> list[Result]:
-        async with open_session(witness, bases) as session:
+        async with open_session(witness, bases, engine, docker_host) as session:
             _say(f"{suite.title}: {len(runs)} runs" + (f", {len(kept)} of them done before" if kept else ""))
             _say(f"box: {session.engine.name}; witness: {session.witness.name} ({session.witness.reason})")
             tell, stop = _progress(len(runs), len(kept))

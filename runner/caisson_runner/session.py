@@ -50,10 +50,21 @@ class Session:
 
 
 @asynccontextmanager
-async def open_session(witness: str = "auto", bases: Sequence[str] = ()) -> AsyncIterator[Session]:
-    """Choose engine and witness for this host and user, and sweep what a killed runner left behind."""
+async def open_session(
+    witness: str = "auto", bases: Sequence[str] = (), engine: str = "local", docker_host: str | None = None
+) -> AsyncIterator[Session]:
+    """Choose engine and witness for this host and user, and sweep what a killed runner left behind.
+
+    ``docker_host`` as in DOCKER_HOST, which is taken when it is not given.
+    """
     mapped = parse_bases(tuple(bases))
+    if docker_host and engine != "docker":
+        raise BadOption("--docker-host goes with --engine docker")
     chosen = await asyncio.to_thread(choose, witness)
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(LocalEngine())
-        yield Session(engine, chosen, mapped, stack)
+        if engine == "docker":
+            from caisson_runner.boxes.docker import DockerEngine
+
+            yield Session(await stack.enter_async_context(DockerEngine(host=docker_host)), chosen, mapped, stack)
+        else:
+            yield Session(await stack.enter_async_context(LocalEngine()), chosen, mapped, stack)
