@@ -13,11 +13,30 @@ struct build {
 
 #define REC(b) ((struct caisson_rec *)(b)->scratch->data)
 
-/* The box this task is in, by the ancestor at the level of boxes: a child cgroup made inside is still the box. */
+/*
+ * The box this task is in, by the ancestor at the level of boxes: a child cgroup made inside is still the box. Containers
+ * of others are attached where they are, so their levels are looked at too, while there are any.
+ */
 INLINE struct box *current_box(void)
 {
 	u64 id = bpf_get_current_ancestor_cgroup_id(CAISSON_BOX_LEVEL);
-	return boxes.lookup(&id);
+	struct box *box = boxes.lookup(&id);
+	u32 i, slot, *level;
+
+	if (box)
+		return box;
+#pragma unroll
+	for (i = 0; i < ATTACH_LEVELS; i++) {
+		slot = i;
+		level = levels.lookup(&slot);
+		if (!level || !*level)
+			return 0;
+		id = bpf_get_current_ancestor_cgroup_id(*level);
+		box = boxes.lookup(&id);
+		if (box)
+			return box;
+	}
+	return 0;
 }
 
 INLINE u8 *at(struct build *b, u32 off)

@@ -52,6 +52,7 @@ struct scratch {
 BPF_RINGBUF_OUTPUT(ring_shape, 1);                     /* only the shape of the inner maps */
 BPF_HASH_OF_MAPS(rings, u64, "ring_shape", BOXES);     /* slot -> ring; a box borrows one */
 BPF_HASH(boxes, u64, struct box, BOXES);               /* box cgroup id -> sequence and counters */
+BPF_ARRAY(levels, u32, ATTACH_LEVELS);                 /* depths of attached cgroups; the first 0 ends the list */
 BPF_HASH(small_calls, u32, struct small_call, SMALL_SLOTS);
 BPF_HASH(large_calls, u32, struct large_call, LARGE_SLOTS);
 BPF_ARRAY(scratches, struct scratch, CAISSON_CPUS);

@@ -32,3 +32,4 @@
 #define ADDR_BYTES 128u           /* sizeof(struct sockaddr_storage) */
 
 #define BOXES 1024                /* at once */
+#define ATTACH_LEVELS 4           /* depths at which attached containers lie; docker's are all at one */

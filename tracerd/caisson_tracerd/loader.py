@@ -32,7 +32,7 @@ else:
 BTF = Path("/sys/kernel/btf/vmlinux")
 API = 1
 HOOKS = ("sys_enter", "sys_exit", "sched_process_fork", "sched_process_exec", "sched_process_exit")
-PINNED_MAPS = ("boxes", "rings")
+PINNED_MAPS = ("boxes", "rings", "levels")
 
 KCONFIG = """#pragma once
 #define CONFIG_BPF_SYSCALL 1
