@@ -1,4 +1,4 @@
-"""``tracerd``: serve, load, unload, status, doctor.
+"""``tracerd``: serve, load, unload, status, doctor, install, uninstall.
 
 Exit codes: 0 done; 1 doctor found something missing, or status no daemon; 2 wrong use; 3 the host or a daemon is at
 fault.
@@ -72,23 +72,37 @@ def main() -> None:
 @main.command(epilog=EXIT_CODES)
 @_places
 @click.option("--allow", multiple=True, metavar="USER", help="A user who gets a socket of their own; repeat.")
-@click.option("--ring-size", type=int, default=4 << 20, show_default=True, help="Bytes of a box's ring.")
+@click.option("--config", type=Path, help="A file with allow, ring_size and metrics; options here come on top.")
+@click.option("--ring-size", type=int, help="Bytes of a box's ring.  [default: 4194304]")
+@click.option("--metrics", metavar="ADDRESS", help="Serve metrics at 127.0.0.1:PORT, [::1]:PORT or unix:PATH.")
 @click.option("--unload-on-exit", is_flag=True, help="Drop every box and remove every pin at the end.")
-def serve(layout: Layout, allow: tuple[str, ...], ring_size: int, unload_on_exit: bool) -> None:
+def serve(
+    layout: Layout,
+    allow: tuple[str, ...],
+    config: Path | None,
+    ring_size: int | None,
+    metrics: str | None,
+    unload_on_exit: bool,
+) -> None:
     """Run the daemon until SIGTERM. Loads the programs if they are not loaded, and proves that they see.
 
     Without --unload-on-exit the pins stay, the kernel records on, and the next daemon loses nothing.
 
     \b
-    Example:
+    Examples:
       sudo tracerd serve --allow alice --allow bob
+      sudo tracerd serve --config /etc/caisson/tracerd.toml --metrics 127.0.0.1:9477
     """
+    from caisson_tracerd.config import Config, endpoint, read
     from caisson_tracerd.registry import checked_ring_bytes
-    from caisson_tracerd.serve import Options, uid_of
+    from caisson_tracerd.serve import Options, known_uids, uid_of
     from caisson_tracerd.serve import serve as run
 
-    users = tuple(uid_of(name) for name in allow)
-    run(Options(layout, users, checked_ring_bytes(ring_size), unload_on_exit))
+    found = read(config) if config is not None else Config()
+    users = {uid_of(name) for name in allow} | known_uids(found.allow)
+    ring_bytes = checked_ring_bytes(ring_size if ring_size is not None else found.ring_size)
+    where = endpoint(metrics) if metrics else found.metrics
+    run(Options(layout, tuple(sorted(users)), ring_bytes, unload_on_exit, where))
 
 
 @main.command(epilog=EXIT_CODES)
@@ -125,7 +139,8 @@ def unload(layout: Layout) -> None:
         return
     with lock(layout):
         found = pins.unload(layout)
-    layout.lock.unlink(missing_ok=True)
+    for leftover in (layout.lock, layout.run_dir / "starts"):
+        leftover.unlink(missing_ok=True)
     click.echo("unloaded" if found else "nothing was loaded")
 
 
@@ -167,6 +182,39 @@ def doctor(layout: Layout, as_json: bool) -> None:
                 click.echo(f"        -> {finding.remedy}")
     if any(finding.needed and not finding.ok for finding in findings):
         sys.exit(1)
+
+
+@main.command(epilog=EXIT_CODES)
+@click.option("--command", "command_path", type=Path, help="What the unit starts.  [default: this tracerd]")
+@click.option("--root", type=Path, default=Path("/"), help="Lay the files down below this folder instead (packaging).")
+@click.option("--packaged", is_flag=True, help="Use a package's folders below /usr/lib (packaging).")
+@_one_line
+def install(command_path: Path | None, root: Path, packaged: bool) -> None:
+    """Lay down the systemd unit, its folders and /etc/caisson/tracerd.toml. Running it again changes nothing.
+
+    \b
+    Example:
+      sudo tracerd install && sudo systemctl enable --now tracerd
+    """
+    from caisson_tracerd import install as service
+
+    below = Path("usr/lib") if packaged else Path("etc")
+    places = service.Places(root.absolute(), below / "systemd/system", below / "tmpfiles.d")
+    for line in service.install(places, command_path or service.own_command()):
+        click.echo(line)
+    if root == Path("/"):
+        click.echo("next: name users in /etc/caisson/tracerd.toml, then: systemctl enable --now tracerd")
+
+
+@main.command(epilog=EXIT_CODES)
+@click.option("--purge", is_flag=True, help="Remove the configuration and every journal too.")
+@_one_line
+def uninstall(purge: bool) -> None:
+    """Stop the service, remove its pins and its files. Boxes that are open lose their witness."""
+    from caisson_tracerd import install as service
+
+    for line in service.uninstall(Layout(), purge):
+        click.echo(line)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ class Drainer:
         self._epoll = select.epoll()
         self._waiting: dict[int, asyncio.TimerHandle] = {}
         self._rings: set[int] = set()
+        self.swept: Callable[[], None] = lambda: None
+        """Called after each slow sweep that went through; a drain that hangs or breaks keeps it away."""
         self._loop.add_reader(self._epoll.fileno(), self._signalled)
         self._sweep = self._loop.call_later(SWEEP_S, self._sweep_all)
 
@@ -65,4 +67,5 @@ class Drainer:
     def _sweep_all(self) -> None:
         for descriptor in self._rings - set(self._waiting):
             self._drain(descriptor)
+        self.swept()
         self._sweep = self._loop.call_later(SWEEP_S, self._sweep_all)

@@ -52,6 +52,14 @@ def check(layout: Layout) -> dict[str, Any] | None:
     return manifest
 
 
+def illness(layout: Layout, manifest: dict[str, Any]) -> str | None:
+    """Whether programs are detached behind the daemon's back: their links live by the pins alone."""
+    for hook in manifest["hooks"]:
+        if not (layout.pins / f"link_{hook}").exists():
+            return f"pin link_{hook} is gone and nothing is recorded there"
+    return None
+
+
 def load(layout: Layout) -> dict[str, Any]:
     """Compile, load and pin in a child process; returns the manifest. Nothing stays behind when it fails."""
     require_root()

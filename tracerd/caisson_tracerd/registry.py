@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
@@ -26,6 +27,7 @@ from caisson_tracerd.errors import (
     UsageError,
 )
 from caisson_tracerd.layout import Layout
+from caisson_tracerd.ledger import Observer, Silent
 from caisson_tracerd.rings import RingPool
 
 DEFAULT_RING_BYTES: Final = 4 << 20
@@ -53,6 +55,7 @@ class Registry:
         self._locks: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
         self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._drainer = Drainer(self._drain)
+        self.observer: Observer = Silent()
 
     def adopt_all(self) -> list[str]:
         """Take over what an earlier daemon left; returns one line for each box that could not be."""
@@ -82,6 +85,14 @@ class Registry:
         for folder in (root / self._layout.cgroup_parent).glob("user.*") if root is not None else ():
             names = {box.note.id for box in self._boxes.values() if Path(box.note.cgroup).parent == folder}
             sweep(f"{self._layout.cgroup_parent}/{folder.name}", names.__contains__)
+
+    def all(self) -> list[Box]:
+        """Every caller's boxes."""
+        return list(self._boxes.values())
+
+    def after_each_sweep(self, call: Callable[[], None]) -> None:
+        """Have something called whenever every ring has been looked at."""
+        self._drainer.swept = call
 
     def of(self, uid: int) -> list[Box]:
         """The caller's boxes."""
@@ -125,6 +136,7 @@ class Registry:
                 self._pool.give_back(slot)
                 raise
             self._keep(box)
+            self.observer.created(box)
             return box, cgroup.missing
 
     async def admit(self, uid: int, box_id: str, pid: int) -> int:
@@ -156,6 +168,7 @@ class Registry:
             try:
                 box.seal()
                 self._release_ring(box)
+                self.observer.sealed(box)
             finally:
                 if thaw:
                     cgroup.thaw()
@@ -174,6 +187,7 @@ class Registry:
             else:
                 cgroup.kill()
                 await asyncio.to_thread(cgroup.remove)
+            self.observer.dropped(box)
             del self._boxes[uid, box_id]
             box.forget()
             self._release_ring(box)
@@ -214,11 +228,12 @@ class Registry:
 
     def _drain(self, descriptor: int) -> None:
         box = self._by_ring[descriptor]
+        began = time.monotonic()
         try:
-            box.drain()
+            self.observer.drained(box, box.drain(), time.monotonic() - began)
         except OSError as problem:
             # The records stay in the ring; when it overflows, the kernel counts what is lost.
-            print(f"tracerd: journal of box {box.note.id}: {problem.strerror}", file=sys.stderr, flush=True)
+            self.observer.journal_failed(box, problem)
 
     def _lock(self, uid: int, box_id: str) -> asyncio.Lock:
         lock = self._locks.get((uid, box_id))

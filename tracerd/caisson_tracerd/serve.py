@@ -9,8 +9,6 @@ import json
 import os
 import pwd
 import signal
-import socket
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +23,13 @@ from grpc_health.v1.health import aio as health  # pyright: ignore[reportAttribu
 
 from caisson_tracerd import pins, selftest
 from caisson_tracerd.box import Note
+from caisson_tracerd.config import Endpoint
 from caisson_tracerd.errors import BpfError, PinsError, ServeError, TracerdError, UsageError
 from caisson_tracerd.layout import Layout
+from caisson_tracerd.ledger import Ledger
 from caisson_tracerd.loader import API
+from caisson_tracerd.log import LOG, Priority
+from caisson_tracerd.notify import Pulse, notify
 from caisson_tracerd.registry import Registry
 from caisson_tracerd.service import Service, boot_wall_ns, package_version
 
@@ -43,6 +45,7 @@ class Options:
     allow: tuple[int, ...] = ()
     ring_bytes: int = 4 << 20
     unload_on_exit: bool = False
+    metrics: Endpoint | None = None
 
 
 def uid_of(name: str) -> int:
@@ -53,8 +56,19 @@ def uid_of(name: str) -> int:
         raise UsageError(f"there is no user {name!r} on this machine") from None
 
 
+def known_uids(names: tuple[str, ...]) -> set[int]:
+    """Uids of a configuration's users. One who has left the machine must not keep the witness from starting."""
+    found = set()
+    for name in names:
+        try:
+            found.add(uid_of(name))
+        except UsageError:
+            LOG.say(Priority.WARNING, "allowed user is unknown and gets no socket", user=name)
+    return found
+
+
 def say(text: str) -> None:
-    print(f"tracerd: {text}", file=sys.stderr, flush=True)
+    LOG.say(Priority.NOTICE, text)
 
 
 def serve(options: Options) -> None:
@@ -88,11 +102,11 @@ async def _serve(options: Options) -> None:
             for line in registry.adopt_all():
                 say(line)
             await selftest.run(registry)
-            async with _servers(options, registry, manifest):
+            async with observed(options, registry, manifest), _servers(options, registry, manifest):
                 say(f"ready: {manifest['tier']} tier, sockets below {layout.run_dir}")
-                _notify("READY=1")
+                notify("READY=1")
                 await stop.wait()
-                _notify("STOPPING=1")
+                notify("STOPPING=1", "STATUS=ending; pins stay")
             if options.unload_on_exit:
                 await registry.drop_all()
         finally:
@@ -201,17 +215,45 @@ def _make_folder(folder: Path, mode: int) -> None:
 def _remove_folders(layout: Layout) -> None:
     """What a daemon made for itself and nobody uses any more."""
     layout.lock.unlink(missing_ok=True)
+    (layout.run_dir / "starts").unlink(missing_ok=True)
     steps: list[Callable[[], None]] = [layout.boxes_dir.rmdir, layout.state_dir.rmdir, layout.run_dir.rmdir]
     for step in steps:
         with contextlib.suppress(OSError):
             step()
 
 
-def _notify(state: str) -> None:
-    """Tell systemd, when it asked."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
+@contextlib.asynccontextmanager
+async def observed(options: Options, registry: Registry, manifest: dict[str, Any]) -> AsyncIterator[None]:
+    """Log, watchdog and metrics, from the end of the self-test on."""
+    layout = options.layout
+    ledger = Ledger()
+    ledger.took_over(registry.all())
+    registry.observer = ledger
+
+    def status() -> str:
+        boxes = registry.all()
+        recording = sum(not box.note.sealed for box in boxes)
+        return f"{manifest['tier']} tier; {recording} boxes record, {len(boxes) - recording} are sealed"
+
+    registry.after_each_sweep(Pulse(lambda: pins.illness(layout, manifest), status).beat)
+    starts = _count_start(layout)
+    if options.metrics is None:
+        yield
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, contextlib.suppress(OSError):
-        channel.connect("\0" + address[1:] if address.startswith("@") else address)
-        channel.sendall(state.encode())
+    from caisson_tracerd.metrics import Collector, served
+
+    about = {"version": package_version(), "api": str(API), "tier": manifest["tier"]}
+    async with served(options.metrics, Collector(registry, ledger, about, starts)) as where:
+        LOG.say(Priority.NOTICE, "metrics are served", address=where)
+        yield
+
+
+def _count_start(layout: Layout) -> int:
+    """Starts since the run folder was made, this one included."""
+    path = layout.run_dir / "starts"
+    try:
+        number = int(path.read_text()) + 1
+    except (OSError, ValueError):
+        number = 1
+    path.write_text(f"{number}\n")
+    return number
