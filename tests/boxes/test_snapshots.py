@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -184,3 +185,27 @@ def _libraries(*programs: str) -> list[str]:
         for line in subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout.splitlines():
             found += [word for word in line.split() if word.startswith("/") and word not in found]
     return found
+
+
+def test_full_disk_is_one_clear_line_and_no_half_snapshot(tmp_path):
+    program = """
+import asyncio, pathlib, sys
+from caisson_runner.boxes.errors import DiskFull
+from caisson_runner.boxes.local import LocalEngine
+from caisson_runner.boxes.store import SnapshotSpec, Store
+home = pathlib.Path(sys.argv[1])
+async def main():
+    async with LocalEngine(Store(home)) as engine:
+        try: await engine.snapshot(SnapshotSpec(files={"/app/big": b"x" * (8 << 20)}))
+        except DiskFull as problem: print(problem.exit_code, problem)
+    print([path.name for kind in ("layers", "snapshots") for path in (home / kind).glob(".new*")])
+asyncio.run(main())
+"""
+    mount = 'mount -t tmpfs -o size=4m none "$1" && exec "$2" -c "$3" "$1"'
+    line = ["unshare", "-Urm", "sh", "-c", mount, "sh", str(tmp_path), sys.executable, program]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+    if "mount:" in done.stderr:
+        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
+    assert done.stdout.splitlines()[0].startswith(f"3 no room left below {tmp_path}"), done
+    assert done.stdout.splitlines()[1] == "[]"
