@@ -18,6 +18,7 @@ INLINE void keep_path(struct large_call *call, const void *path)
 	long n = bpf_probe_read_user_str(call->bytes, PATH_READ, path);
 
 	call->head.length = n > 0 ? n : 0;
+	call->head.user = (u64)path;
 }
 
 INLINE void keep_address(struct large_call *call, u64 fd, const void *address, u64 length)
@@ -51,6 +52,10 @@ RAW_TRACEPOINT_PROBE(sys_enter)
 	call_args(arg, regs, compat);
 	keep->head.nr = nr;
 	keep->head.length = 0;
+	keep->head.user = 0;
+	keep->head.call = call;
+	keep->head.told = 0;
+	keep->head.changed = 0;
 	__builtin_memset(keep->head.arg, 0, sizeof(keep->head.arg));
 	switch (call) {
 	case CALL_OPEN:

@@ -23,6 +23,10 @@ INLINE void record_connect(struct box *box, int compat, u64 arg[5], long ret)
 	if (call) {
 		fd = call->head.arg[0];
 		length = call->head.length;
+		if (call->head.told)
+			b->scratch->flags |= CAISSON_F_KERNEL;
+		if (call->head.changed)
+			b->scratch->flags |= CAISSON_F_TOCTOU;
 		OPAQUE(length);
 		if (length > ADDR_BYTES)
 			length = ADDR_BYTES;

@@ -98,6 +98,8 @@ INLINE void record_exec_failed(struct box *box, u64 path, int compat, long ret)
 	if (!begin(b, box, CAISSON_EXEC, -ret))
 		return;
 	REC(b)->arg[4] = tid;
+	if (small && small->head.told)
+		b->scratch->flags |= CAISSON_F_KERNEL;
 	if (compat)
 		b->scratch->flags |= CAISSON_F_COMPAT32;
 	if (small && small->head.length > SMALL_PATH)

@@ -64,6 +64,10 @@ INLINE void record_open(struct box *box, s64 dirfd, u64 path, u32 nr, int compat
 	struct build build, *b = &build;
 	struct caisson_rec *rec;
 
+#ifdef CAISSON_HOOK_OPEN
+	if (small ? small->head.told : ret >= 0)
+		return; /* told inside the call */
+#endif
 	if (!begin(b, box, CAISSON_OPEN, ret < 0 ? -ret : 0))
 		return;
 	if (small) {

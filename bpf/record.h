@@ -30,6 +30,7 @@ enum caisson_flag {
 	CAISSON_F_DELETED = 1 << 6,     /* the object has no name any more, or never had one (memfd) */
 	CAISSON_F_THREAD = 1 << 7,      /* fork: a thread was made; exit: a thread that is not the last of its process */
 	CAISSON_F_NO_ENTRY = 1 << 8,    /* only the exit half was seen (seccomp) */
+	CAISSON_F_KERNEL = 1 << 9,      /* path or address as given is the kernel's own copy, out of the caller's reach */
 };
 
 enum caisson_tag {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The tracepoint tier: every program of the witness, in one unit. See README.md for why it is shaped so. */
+/* Every program of the witness, in one unit: the tracepoint tier, and the trampoline tier where it works. See README.md for why it is shaped so. */
 #include <linux/kconfig.h>
 
 #include "record.h"
@@ -14,3 +14,6 @@
 #include "connect.h"
 #include "process.h"
 #include "calls.h"
+#ifdef CAISSON_TRAMPOLINE
+#include "trampoline.h"
+#endif

@@ -68,20 +68,22 @@ INLINE void fill_task(struct build *b, struct task_struct *task)
 	bpf_get_current_comm(rec->comm, sizeof(rec->comm));
 }
 
-/* Counts the event as seen and starts its record. 0: it cannot be made, and is counted so. */
-INLINE int begin(struct build *b, struct box *box, u32 kind, int error)
+/* An event of which no record can be made. */
+INLINE void count_unreadable(struct box *box, u32 kind)
 {
-	u32 cpu = bpf_get_smp_processor_id();
+	__sync_fetch_and_add(&box->count[kind & (CAISSON_KIND_MAX - 1)].seen, 1);
+	__sync_fetch_and_add(&box->count[kind & (CAISSON_KIND_MAX - 1)].unreadable, 1);
+}
+
+/* Counts the event as seen and starts its record in this scratch. */
+INLINE void begin_in(struct build *b, struct scratch *scratch, struct box *box, u32 kind, int error)
+{
 	struct caisson_rec *rec;
 
 	b->box = box;
 	b->kind = kind & (CAISSON_KIND_MAX - 1);
+	b->scratch = scratch;
 	__sync_fetch_and_add(&box->count[b->kind].seen, 1);
-	b->scratch = scratches.lookup(&cpu);
-	if (!b->scratch) {
-		__sync_fetch_and_add(&box->count[b->kind].unreadable, 1);
-		return 0;
-	}
 	b->scratch->off = sizeof(struct caisson_rec);
 	b->scratch->nfields = 0;
 	b->scratch->flags = 0;
@@ -89,9 +91,26 @@ INLINE int begin(struct build *b, struct box *box, u32 kind, int error)
 	rec = REC(b);
 	rec->kind = kind;
 	rec->error = error;
+#ifdef CAISSON_FETCH
 	rec->seq = __sync_fetch_and_add(&box->seq, 1) + 1;
+#else
+	rec->seq = 0; /* before 5.12 no program can take a number; the position counts */
+#endif
 	__builtin_memset(rec->arg, 0, sizeof(rec->arg));
 	fill_task(b, (struct task_struct *)bpf_get_current_task());
+}
+
+/* The same in the CPU's own scratch. 0: it cannot be made, and is counted so. */
+INLINE int begin(struct build *b, struct box *box, u32 kind, int error)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	struct scratch *scratch = scratches.lookup(&cpu);
+
+	if (!scratch) {
+		count_unreadable(box, kind);
+		return 0;
+	}
+	begin_in(b, scratch, box, kind, error);
 	return 1;
 }
 

@@ -22,6 +22,10 @@ struct call_head {
 	u32 nr;
 	u32 length;          /* bytes of path (with NUL) or address; 0 = could not be read */
 	u64 arg[3];          /* open: flags, mode; connect: fd, address length; clone: flags */
+	u64 user;            /* where the path stands in the caller's memory */
+	u32 call;            /* enum call */
+	u16 told;            /* trampoline: open: has its record; exec, connect: the bytes are the kernel's own copy */
+	u16 changed;         /* trampoline: that copy was not what stood in memory at entry */
 };
 
 struct small_call {

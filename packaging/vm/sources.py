@@ -103,7 +103,10 @@ def main() -> int:
     if tail == "backports":
         lines += [line.replace(f" {base} ", f" {suite} ") for line in lines if f" {base} " in line]
     if not lines:
-        print(f"sources: nothing in /etc/apt offers {own_suite() or 'this release'}, so nothing offers {suite}", file=sys.stderr)
+        print(
+            f"sources: nothing in /etc/apt offers {own_suite() or 'this release'}, so nothing offers {suite}",
+            file=sys.stderr,
+        )
         return 3
     print("\n".join(lines))
     return 0

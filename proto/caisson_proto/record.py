@@ -67,6 +67,7 @@ class Flag(IntFlag):
     DELETED = 1 << 6
     THREAD = 1 << 7
     NO_ENTRY = 1 << 8
+    KERNEL = 1 << 9
 
 
 class Tag(IntEnum):

@@ -54,7 +54,10 @@ def qemu(kernel: Kernel, image: Path, job: Path, out: Path, console: Path, memor
     """The whole command. ``max`` because there is no host processor to copy; no network, no display, no reboot."""
 
     def drive(path: Path, *options: str) -> list[str]:
-        return ["-drive", ",".join((f"file={path}", "if=virtio", "format=raw", "cache=unsafe", "aio=threads", *options))]
+        return [
+            "-drive",
+            ",".join((f"file={path}", "if=virtio", "format=raw", "cache=unsafe", "aio=threads", *options)),
+        ]
 
     words = ["console=ttyS0", "quiet", "panic=-1", "mitigations=off", "random.trust_cpu=on", "tsc=reliable"]
     words += ["systemd.unified_cgroup_hierarchy=1", "cgroup_no_v1=all", "oops=panic"]

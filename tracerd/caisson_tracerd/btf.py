@@ -1,6 +1,6 @@
-"""Offsets of kernel structures, from the kernel's own type information (BTF).
+"""Offsets of kernel structures and numbers of kernel functions, from the kernel's own type information (BTF).
 
-The format is ``Documentation/bpf/btf.rst`` of the kernel: a header, a section of types that name each other by number,
+A module's types build upon the kernel's: their numbers and strings go on where the kernel's end. The format is ``Documentation/bpf/btf.rst`` of the kernel: a header, a section of types that name each other by number,
 a section of strings. Standard library only: the loader uses it on the distribution's Python.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MAGIC = 0xEB9F
-_INT, _PTR, _ARRAY, _STRUCT, _UNION, _ENUM, _FUNC_PROTO, _VAR, _DATASEC = 1, 2, 3, 4, 5, 6, 13, 14, 15
+_INT, _PTR, _ARRAY, _STRUCT, _UNION, _ENUM, _FUNC, _FUNC_PROTO, _VAR, _DATASEC = 1, 2, 3, 4, 5, 6, 12, 13, 14, 15
 _TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _DECL_TAG, _TYPE_TAG, _ENUM64 = 8, 9, 10, 11, 17, 18, 19
 _TRANSPARENT = (_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TYPE_TAG)
 _FIXED_EXTRA = {_INT: 4, _ARRAY: 12, _VAR: 4, _DECL_TAG: 4}
@@ -31,9 +31,9 @@ class Place:
 
 
 class Btf:
-    """The types of one kernel."""
+    """The types of one kernel, or of one of its modules on top of it."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, base: Btf | None = None) -> None:
         magic, _version, _flags, header, types, types_size, strings, strings_size = struct.unpack_from(
             "<HBBIIIII", data
         )
@@ -43,11 +43,30 @@ class Btf:
         self._strings = data[header + strings : header + strings + strings_size]
         self._at = [0]  # where each type begins; type 0 is void
         self._structs: dict[int, int] = {}  # offset of the name -> type
-        self._index()
+        self._functions: dict[int, int] = {}
+        if base is not None:
+            shift = len(base._types)
+            self._types = memoryview(bytes(base._types) + bytes(self._types))
+            self._strings = base._strings + self._strings
+            self._at = list(base._at)
+            self._structs, self._functions = dict(base._structs), dict(base._functions)
+            self._index(shift)
+        else:
+            self._index(0)
 
     @classmethod
-    def read(cls, path: Path) -> Btf:
-        return cls(path.read_bytes())
+    def read(cls, path: Path, base: Btf | None = None) -> Btf:
+        return cls(path.read_bytes(), base)
+
+    def function(self, name: str) -> int | None:
+        """The number of a function that programs can be attached to, or None."""
+        offset = self._name_offset(name)
+        return self._functions.get(offset) if offset is not None else None
+
+    def parameters_of(self, name: str) -> int | None:
+        """How many parameters a function takes, or None when there is none of the name."""
+        number = self.function(name)
+        return self._head(self._head(number)[4])[2] if number is not None else None
 
     def has_struct(self, name: str) -> bool:
         return self._find(name) is not None
@@ -75,14 +94,16 @@ class Btf:
                 return self._head(prototype)[2]
         return None
 
-    def _index(self) -> None:
-        position, end, view = 0, len(self._types), self._types
+    def _index(self, start: int) -> None:
+        position, end, view = start, len(self._types), self._types
         unpack = struct.Struct("<II").unpack_from
         while position < end:
             name, info = unpack(view, position)
             kind, count = info >> 24 & 0x1F, info & 0xFFFF
             if kind == _STRUCT and name:
                 self._structs.setdefault(name, len(self._at))
+            elif kind == _FUNC:
+                self._functions.setdefault(name, len(self._at))
             self._at.append(position)
             position += 12 + _FIXED_EXTRA.get(kind, 0) + _PER_MEMBER.get(kind, 0) * count
 

@@ -2,7 +2,7 @@
 """The one-shot loader: compile, load, attach, pin, write the manifest, exit.
 
 Runs on the distribution's own Python, because bcc comes from the distribution; standard library and bcc only, and
-of this package only ``btf.py``. The daemon starts it as a child and never holds bcc itself.
+of this package only ``btf.py`` and ``trial.py``. The daemon starts it as a child and never holds bcc itself.
 
 No kernel headers are used: with headers of another version bcc compiles, loads and silently reads garbage. A small
 source tree is made from the kernel's own BTF instead, so the types are the running kernel's.
@@ -20,17 +20,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":  # on its own, beside its neighbour and without the package
     sys.path.insert(0, str(Path(__file__).resolve().parent))
+    import trial  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     from btf import Btf, BtfError  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
 else:
+    from caisson_tracerd import trial
     from caisson_tracerd.btf import Btf, BtfError
 
 BTF = Path("/sys/kernel/btf/vmlinux")
+OVERLAY_BTF = Path("/sys/kernel/btf/overlay")
 API = 1
+TIERS = ("auto", "trampoline", "tracepoint")
 HOOKS = ("sys_enter", "sys_exit", "sched_process_fork", "sched_process_exec", "sched_process_exit")
 PINNED_MAPS = ("boxes", "rings", "levels")
 
@@ -79,6 +84,27 @@ def kernel_types() -> str:
     if dump.returncode:
         raise Refused(f"bpftool could not read {BTF}: {dump.stderr.strip().splitlines()[:1]}")
     return dump.stdout
+
+
+def all_types() -> Btf:
+    """The kernel's types, and the overlay file system's where that is a module (Debian): from 5.11 on it tells its own."""
+    btf = Btf.read(BTF)
+    if btf.has_struct("ovl_inode"):
+        return btf
+    if not OVERLAY_BTF.exists():
+        modprobe = shutil.which("modprobe", path="/usr/sbin:/sbin:/usr/bin:/bin")
+        if modprobe is not None:
+            subprocess.run([modprobe, "-q", "overlay"], capture_output=True, timeout=30)
+    return Btf.read(OVERLAY_BTF, btf) if OVERLAY_BTF.exists() else btf
+
+
+def helpers_missing(types: str) -> str:
+    """Names of helpers that bcc's header speaks of and an older kernel lacks, as numbers that no kernel accepts."""
+    mapped = Path("/proc/self/maps").read_text()
+    found = re.search(r"(/\S+/libbcc\.so\S*)", mapped)
+    names = set(re.findall(rb"BPF_FUNC_(\w+)", Path(found.group(1)).read_bytes())) if found else set()
+    known = set(re.findall(r"BPF_FUNC_(\w+) =", types))
+    return "".join(f"#define BPF_FUNC_{name} 0x7ffffff\n" for name in sorted({n.decode() for n in names} - known))
 
 
 def write_source_tree(root: Path, types: str) -> None:
@@ -156,17 +182,20 @@ def fields_used(text: str) -> set[tuple[str, str]]:
     return {(owner, member) for owner, member in found if owner != "type"}
 
 
-def load(sources: Path, pins: Path, level: int) -> dict[str, Any]:
+def load(sources: Path, pins: Path, level: int, tier: str = "auto") -> dict[str, Any]:
     """Compile, load, attach and pin everything; returns the manifest."""
     started = time.monotonic()
     types = kernel_types()
     text = flatten(sources / "witness.c", set())
     try:
-        defines = definitions(text, Btf.read(BTF), level)
+        btf = all_types()
+        defines = definitions(text, btf, level)
     except BtfError as problem:
         raise Refused(f"{problem}; the programs do not know this kernel") from None
+    if trial.fetches(trial.Kernel()):
+        defines["CAISSON_FETCH"] = 1
+    tried = trial.try_all(btf) if tier != "tracepoint" else []
     with tempfile.TemporaryDirectory(prefix="caisson-types-") as root:
-        write_source_tree(Path(root), types)
         os.environ["BCC_KERNEL_SOURCE"] = root
         try:
             from bcc import BPF  # pyright: ignore[reportMissingImports]
@@ -174,25 +203,29 @@ def load(sources: Path, pins: Path, level: int) -> dict[str, Any]:
             from bcc.libbcc import lib  # pyright: ignore[reportMissingImports]
         except ImportError as problem:
             raise Refused(f"bcc is missing ({problem}); install the package python3-bpfcc") from None
-        flags = [f"-D{name}={value}" for name, value in defines.items()] + [
-            "-Wno-unused-function",
-            "-Wno-address-of-packed-member",
-        ]
-        try:
-            programs = BPF(text=text, cflags=flags)
-        except Exception as problem:
-            raise Refused(f"the kernel or bcc refused the programs: {problem}") from problem
-    names = {f"raw_tracepoint__{hook}": hook for hook in HOOKS}
-    digests = {hook: hashlib.sha256(programs.dump_func(name)).hexdigest() for name, hook in names.items()}
-    sizes = {hook: len(programs.dump_func(name)) // 8 for name, hook in names.items()}
-    pin(lib, programs, pins)
+        write_source_tree(Path(root), types + helpers_missing(types))
+        while True:
+            hooks = [one for one in tried if one.ok]
+            if tier == "trampoline" and not hooks:
+                raise Refused(f"the trampoline tier does not work here: {why_none(tried)}")
+            programs = compiled(BPF, text, defines, hooks)
+            links, refused = attach_hooks(programs, hooks)
+            if not refused:
+                break
+            tried = [refused.get(one.hook, one) for one in tried]
+    names = {hook: f"raw_tracepoint__{hook}" for hook in HOOKS} | {hook: hook for hook in links}
+    code = {hook: programs.dump_func(name) for hook, name in names.items()}
+    links.update({hook: programs.raw_tracepoint_fds[hook.encode()] for hook in HOOKS})
+    pin(lib, programs, links, pins)
     return {
         "api": API,
-        "tier": "tracepoint",
-        "hooks": list(HOOKS),
+        "tier": "trampoline" if hooks else "tracepoint",
+        "tier_reason": "" if hooks else why_none(tried),
+        "trampoline": [one.as_dict() for one in tried],
+        "hooks": list(names),
         "sources": source_digest(sources),
-        "bytecode_sha256": digests,
-        "instructions": sizes,
+        "bytecode_sha256": {hook: hashlib.sha256(found).hexdigest() for hook, found in code.items()},
+        "instructions": {hook: len(found) // 8 for hook, found in code.items()},
         "kernel": os.uname().release,
         "machine": os.uname().machine,
         "btf_sha256": hashlib.sha256(BTF.read_bytes()).hexdigest(),
@@ -205,11 +238,54 @@ def load(sources: Path, pins: Path, level: int) -> dict[str, Any]:
     }
 
 
-def pin(lib: Any, programs: Any, pins: Path) -> None:
+def why_none(tried: list[trial.Tried]) -> str:
+    """Why no hook of the trampoline tier is in use, in one line."""
+    if not tried:
+        return "not asked for"
+    reasons = {one.reason: one.hook for one in reversed(tried)}
+    return "; ".join(f"{reason} ({hook}{' and others' if len(tried) > 1 else ''})" for reason, hook in reasons.items())
+
+
+def compiled(bpf: Any, text: str, defines: dict[str, int], hooks: list[trial.Tried]) -> Any:
+    """The programs with these hooks; the tracepoints are loaded and attached."""
+    chosen = dict(defines)
+    if hooks:
+        chosen["CAISSON_TRAMPOLINE"] = 1
+        chosen.update({f"CAISSON_HOOK_{one.hook.upper()}": 1 for one in hooks})
+    flags = [f"-D{name}={value}" for name, value in chosen.items()]
+    try:
+        return bpf(text=text, cflags=[*flags, "-Wno-unused-function", "-Wno-address-of-packed-member"])
+    except Exception as problem:
+        raise Refused(f"the kernel or bcc refused the programs: {problem}") from problem
+
+
+def attach_hooks(programs: Any, hooks: list[trial.Tried]) -> tuple[dict[str, int], dict[str, trial.Tried]]:
+    """(links by name, hooks whose program the kernel refuses now). What is refused is left out of the next try."""
+    kernel = trial.Kernel()
+    links, refused = {}, {}
+    for one in hooks:
+        name = f"{one.how}__{one.hook}"
+        try:
+            program = kernel.load(programs.dump_func(name.encode()), one.how, one.number, one.hook)
+            links[name] = kernel.attach(program)
+            os.close(program)
+        except OSError as problem:
+            try:
+                kernel.load(programs.dump_func(name.encode()), one.how, one.number, one.hook, log=True)
+            except OSError as told:
+                problem = told
+            refused[one.hook] = replace(one, ok=False, reason=f"the verifier refuses the program: {problem.strerror}")
+    if refused:
+        for link in links.values():
+            os.close(link)
+    return links, refused
+
+
+def pin(lib: Any, programs: Any, links: dict[str, int], pins: Path) -> None:
     """All or nothing: links and maps under one folder."""
     (pins / "boxes_rings").mkdir(parents=True, mode=0o700)
     wanted = {f"map_{name}": programs[name.encode()].map_fd for name in PINNED_MAPS}
-    wanted.update({f"link_{hook}": programs.raw_tracepoint_fds[hook.encode()] for hook in HOOKS})
+    wanted.update({f"link_{hook}": link for hook, link in links.items()})
     for name, descriptor in wanted.items():
         if lib.bpf_obj_pin(descriptor, str(pins / name).encode()) != 0:
             remove_pins(pins)
@@ -232,9 +308,10 @@ def main() -> int:
     parser.add_argument("--pins", type=Path, required=True, help="folder to make in a BPF file system")
     parser.add_argument("--manifest", type=Path, required=True)
     parser.add_argument("--level", type=int, required=True, help="depth of box cgroups below the root")
+    parser.add_argument("--tier", choices=TIERS, default=os.environ.get("CAISSON_TIER", "auto"))
     options = parser.parse_args()
     try:
-        manifest = load(options.sources, options.pins, options.level)
+        manifest = load(options.sources, options.pins, options.level, options.tier)
     except Refused as problem:
         print(" ".join(str(problem).split()), file=sys.stderr)
         return 3
