@@ -207,3 +207,35 @@ class ListBoxesResponse(_message.Message):
     BOXES_FIELD_NUMBER: _ClassVar[int]
     boxes: _containers.RepeatedCompositeFieldContainer[Box]
     def __init__(self, boxes: _Optional[_Iterable[_Union[Box, _Mapping]]] = ...) -> None: ...
+
+class AttachRequest(_message.Message):
+    __slots__ = ("id", "container", "cgroup_path", "ring_bytes", "docker_host", "owner")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    CGROUP_PATH_FIELD_NUMBER: _ClassVar[int]
+    RING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DOCKER_HOST_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    container: str
+    cgroup_path: str
+    ring_bytes: int
+    docker_host: str
+    owner: Owner
+    def __init__(self, id: _Optional[str] = ..., container: _Optional[str] = ..., cgroup_path: _Optional[str] = ..., ring_bytes: _Optional[int] = ..., docker_host: _Optional[str] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ...) -> None: ...
+
+class AttachResponse(_message.Message):
+    __slots__ = ("box", "container_id", "container_name", "since_boottime_ns", "since_wall_ns", "census_json")
+    BOX_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_NAME_FIELD_NUMBER: _ClassVar[int]
+    SINCE_BOOTTIME_NS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_WALL_NS_FIELD_NUMBER: _ClassVar[int]
+    CENSUS_JSON_FIELD_NUMBER: _ClassVar[int]
+    box: Box
+    container_id: str
+    container_name: str
+    since_boottime_ns: int
+    since_wall_ns: int
+    census_json: str
+    def __init__(self, box: _Optional[_Union[Box, _Mapping]] = ..., container_id: _Optional[str] = ..., container_name: _Optional[str] = ..., since_boottime_ns: _Optional[int] = ..., since_wall_ns: _Optional[int] = ..., census_json: _Optional[str] = ...) -> None: ...

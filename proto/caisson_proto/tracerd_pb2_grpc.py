@@ -70,6 +70,11 @@ class TracerdStub:
                 request_serializer=caisson__proto_dot_tracerd__pb2.ListBoxesRequest.SerializeToString,
                 response_deserializer=caisson__proto_dot_tracerd__pb2.ListBoxesResponse.FromString,
                 _registered_method=True)
+        self.Attach = channel.unary_unary(
+                '/caisson.v1.Tracerd/Attach',
+                request_serializer=caisson__proto_dot_tracerd__pb2.AttachRequest.SerializeToString,
+                response_deserializer=caisson__proto_dot_tracerd__pb2.AttachResponse.FromString,
+                _registered_method=True)
 
 
 class TracerdServicer:
@@ -124,6 +129,14 @@ class TracerdServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Attach(self, request, context):
+        """Makes a running container that somebody else started a box, where it is: nothing in it is moved, and dropping the
+        box leaves it running. Root, or a container with the label caisson.uid=<the caller's uid>.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TracerdServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -161,6 +174,11 @@ def add_TracerdServicer_to_server(servicer, server):
                     servicer.ListBoxes,
                     request_deserializer=caisson__proto_dot_tracerd__pb2.ListBoxesRequest.FromString,
                     response_serializer=caisson__proto_dot_tracerd__pb2.ListBoxesResponse.SerializeToString,
+            ),
+            'Attach': grpc.unary_unary_rpc_method_handler(
+                    servicer.Attach,
+                    request_deserializer=caisson__proto_dot_tracerd__pb2.AttachRequest.FromString,
+                    response_serializer=caisson__proto_dot_tracerd__pb2.AttachResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -353,6 +371,33 @@ class Tracerd:
             '/caisson.v1.Tracerd/ListBoxes',
             caisson__proto_dot_tracerd__pb2.ListBoxesRequest.SerializeToString,
             caisson__proto_dot_tracerd__pb2.ListBoxesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Attach(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/caisson.v1.Tracerd/Attach',
+            caisson__proto_dot_tracerd__pb2.AttachRequest.SerializeToString,
+            caisson__proto_dot_tracerd__pb2.AttachResponse.FromString,
             options,
             channel_credentials,
             insecure,
