@@ -22,6 +22,8 @@ _ATTR_BYTES: Final = 128
 
 _HEADER: Final = 8
 _BUSY: Final = 1 << 31
+_DISCARDED: Final = 1 << 30
+_PAGE: Final = mmap.PAGESIZE
 _LENGTH: Final = (1 << 30) - 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -138,21 +140,24 @@ class Map:
 
 
 class Ring:
-    """The reading end of a ring buffer. ``consumed`` counts bytes since the ring was made, across restarts."""
+    """The reading end of a ring buffer. ``consumed`` counts bytes since the ring was made, across restarts.
+
+    Its bytes are mapped when first read and let go by `rest`: a mapped ring counts whole as this process's memory.
+    """
 
     def __init__(self, descriptor: int, size: int) -> None:
-        page = mmap.PAGESIZE
         self.descriptor = descriptor
         self.size = size
+        self._area: mmap.mmap | None = None
         try:
-            self._consumer = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=0)
-            self._area = mmap.mmap(descriptor, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+            self._consumer = mmap.mmap(descriptor, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=0)
+            self._producer = mmap.mmap(descriptor, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
         except (OSError, ValueError) as problem:
             os.close(descriptor)
             raise BpfError(f"ring of {size} bytes cannot be mapped: {problem}") from problem
-        self._positions = memoryview(self._area)[:8].cast("Q")
-        self._data = memoryview(self._area)[page:]
-        self._words = self._data.cast("I")
+        self._positions = memoryview(self._producer)[:8].cast("Q")
+        self._data = memoryview(b"")
+        self._words = self._data
 
     @property
     def consumed(self) -> int:
@@ -162,26 +167,68 @@ class Ring:
     def produced(self) -> int:
         return self._positions[0]
 
-    def span(self, limit: int) -> memoryview:
-        """The committed records after ``consumed``, at least one record and else at most about ``limit`` bytes."""
+    @property
+    def used(self) -> int:
+        """Bytes that wait."""
+        return self.produced - self.consumed
+
+    def span(self, limit: int) -> list[memoryview]:
+        """The committed records after ``consumed``, at least one record and else at most about ``limit`` bytes.
+
+        As one piece, or two where the ring begins anew; the caller releases them.
+        """
         begin = position = self.consumed
         end = min(self.produced, begin + limit)
+        if position == end:
+            return []
+        self._map()
         words, mask = self._words, self.size // 4 - 1
         while position < end:
             header = words[(position >> 2) & mask]
             if header & _BUSY:
                 break
             position += ((header & _LENGTH) + _HEADER + 7) & ~7
-        start = begin & (self.size - 1)
-        return self._data[start : start + position - begin]
+        start, count = begin & (self.size - 1), position - begin
+        first = min(count, self.size - start)
+        return [piece for piece in (self._data[start : start + first], self._data[: count - first]) if piece.nbytes]
+
+    def kinds(self) -> list[int]:
+        """The kind of every committed record that waits; what the kernel discarded has none."""
+        found = []
+        position, end = self.consumed, self.produced
+        if position != end:
+            self._map()
+        words, mask = self._words, self.size // 4 - 1
+        while position < end:
+            header = words[(position >> 2) & mask]
+            if header & _BUSY:
+                break
+            if not header & _DISCARDED:
+                found.append(words[((position >> 2) + 3) & mask] & 0xFFFF)
+            position += ((header & _LENGTH) + _HEADER + 7) & ~7
+        return found
 
     def advance(self, count: int) -> None:
         """Give ``count`` bytes back to the kernel."""
         struct.pack_into("Q", self._consumer, 0, self.consumed + count)
 
+    def rest(self) -> None:
+        """Let the mapping of the bytes go until they are read again."""
+        if self._area is not None:
+            self._words.release()
+            self._data.release()
+            self._area.close()
+            self._area = None
+
     def close(self) -> None:
-        for view in (self._words, self._data, self._positions):
-            view.release()
-        self._area.close()
+        self.rest()
+        self._positions.release()
+        self._producer.close()
         self._consumer.close()
         os.close(self.descriptor)
+
+    def _map(self) -> None:
+        if self._area is None:
+            self._area = mmap.mmap(self.descriptor, _PAGE + self.size, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
+            self._data = memoryview(self._area)[_PAGE:]
+            self._words = self._data.cast("I")

@@ -10,6 +10,7 @@ Standard library only: the box engine uses this module without the daemon.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import signal
@@ -208,14 +209,21 @@ class Cgroup:
         return bool(_pairs(self.path / "cgroup.events").get("frozen"))
 
     def freeze(self, timeout: float = 5.0) -> None:
-        """Stop every process inside and wait until all stand still. CgroupError after ``timeout`` seconds."""
+        """Stop every process inside and wait until all stand still. CgroupError after ``timeout`` seconds.
+
+        Held until `thaw`: the witness daemon, which may have frozen the box for its own reason, does not thaw it.
+        """
+        _hold(self.path)
         self._write_control("cgroup.freeze", "1")
         if not self._wait(lambda: self.frozen, timeout):
             raise CgroupError(f"cgroup {self.path} did not freeze within {timeout:g} s; a process waits in the kernel")
 
     def thaw(self) -> None:
         """Let the processes run on."""
-        self._write_control("cgroup.freeze", "0")
+        try:
+            self._write_control("cgroup.freeze", "0")
+        finally:
+            _let_go(self.path)
 
     def kill(self) -> None:
         """SIGKILL to every process inside, also frozen ones, also those being forked now."""
@@ -254,6 +262,7 @@ class Cgroup:
     def remove(self) -> None:
         """Remove the cgroup in every hierarchy, with children and parents left empty. Kills what is still inside."""
         deadline = time.monotonic() + _REMOVE_TIMEOUT_S
+        _let_go(self.path)
         for directory in (self.path, *self.v1):
             while directory.exists() and not _remove_tree(directory):
                 if time.monotonic() > deadline:
@@ -303,6 +312,49 @@ class Cgroup:
             return True
         finally:
             os.close(descriptor)
+
+
+_held: dict[Path, int] = {}
+"""Freeze files this process holds a lock on, because it wants the cgroup to stand still."""
+
+
+def _hold(path: Path) -> None:
+    """A lock that ends with the process. Where it cannot be had, the freeze itself says what is wrong."""
+    if path in _held:
+        return
+    try:
+        descriptor = os.open(path / "cgroup.freeze", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return
+    for _ in range(5):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            break
+        except OSError:
+            time.sleep(0.002)  # the daemon is thawing this very moment
+    _held[path] = descriptor
+
+
+def _let_go(path: Path) -> None:
+    descriptor = _held.pop(path, None)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def thaw_unless_held(path: Path) -> bool:
+    """Thaw a cgroup that was frozen for its record, unless somebody holds it frozen (`Cgroup.freeze`)."""
+    try:
+        descriptor = os.open(path / "cgroup.freeze", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(descriptor, b"0")
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _limit_v2(path: Path, limits: Limits, here: set[str]) -> None:

@@ -2,7 +2,8 @@
 
 The kernel signals a ring with the first record after its reader caught up. The drainer then waits a little, so that a
 busy box costs some twenty wake-ups a second and not one for each record. A ring past its half signals with every
-record; a second signal therefore means: now. A slow sweep over all rings covers a signal that was lost.
+record; a second signal therefore means: now. A slow sweep over all rings covers a signal that was lost. A drain
+takes one slice and then waits its turn, so that a flood does not keep the daemon from its other boxes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ SWEEP_S: Final = 1.0
 
 
 class Drainer:
-    """Calls ``drain(descriptor)`` for rings with records; lives in one event loop."""
+    """Calls ``drain(descriptor)`` for rings with records, again while it says there is more; has one event loop."""
 
-    def __init__(self, drain: Callable[[int], None]) -> None:
+    def __init__(self, drain: Callable[[int], bool]) -> None:
         self._drain = drain
         self._loop = asyncio.get_running_loop()
         self._epoll = select.epoll()
@@ -60,12 +61,20 @@ class Drainer:
                 timer.cancel()
                 self._due(descriptor)
 
+    def at_once(self, descriptor: int) -> None:
+        """Do not wait for more."""
+        timer = self._waiting.pop(descriptor, None)
+        if timer is not None:
+            timer.cancel()
+        self._due(descriptor)
+
     def _due(self, descriptor: int) -> None:
         self._waiting.pop(descriptor, None)
-        self._drain(descriptor)
+        if descriptor in self._rings and self._drain(descriptor) and descriptor not in self._waiting:
+            self._waiting[descriptor] = self._loop.call_later(0, self._due, descriptor)
 
     def _sweep_all(self) -> None:
         for descriptor in self._rings - set(self._waiting):
-            self._drain(descriptor)
+            self._due(descriptor)
         self.swept()
         self._sweep = self._loop.call_later(SWEEP_S, self._sweep_all)

@@ -9,6 +9,7 @@ truncated before the ring is drained again. Nothing is lost and nothing stands i
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,13 +19,16 @@ from caisson_tracerd.bpfsys import Ring
 
 CHUNK_BYTES: Final = 1 << 18
 _SPAN_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 36
+"""One box cannot fill a disk without bound: 64 GiB."""
 
 
 class Journal:
     """An append-only file with readers that may wait for more. ``base`` is the ring's count when the box began."""
 
-    def __init__(self, path: Path, base: int) -> None:
+    def __init__(self, path: Path, base: int, bound: int = MAX_BYTES) -> None:
         self.path = path
+        self.bound = bound
         self._base = base
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.size = os.fstat(self._descriptor).st_size
@@ -38,29 +42,47 @@ class Journal:
             os.ftruncate(self._descriptor, consumed)
             self.size = consumed
 
-    def drain(self, ring: Ring) -> int:
-        """Copy everything committed; returns the bytes taken. OSError leaves the rest in the ring."""
+    def drain(self, ring: Ring, limit: int = 1 << 62) -> int:
+        """Copy what is committed, about ``limit`` bytes at most; returns the bytes taken.
+
+        OSError leaves the rest in the ring; a journal at its bound is a full disk.
+        """
         total = 0
-        while True:
-            span = ring.span(_SPAN_BYTES)
+        while total < limit:
+            pieces = ring.span(_SPAN_BYTES)
+            if not pieces:
+                break
+            taken = sum(piece.nbytes for piece in pieces)
             try:
-                if not span.nbytes:
-                    break
-                written = os.write(self._descriptor, span)
-                while written < span.nbytes:
-                    written += os.write(self._descriptor, span[written:])
-            except OSError:
-                os.ftruncate(self._descriptor, self.size)
-                raise
+                if self.size + taken > self.bound:
+                    raise OSError(errno.EFBIG, f"the journal has reached its bound of {self.bound} bytes")
+                self._append(pieces, taken)
             finally:
-                taken = span.nbytes
-                span.release()
+                for piece in pieces:
+                    piece.release()
             self.size += taken
             ring.advance(taken)
             total += taken
         if total:
             self._wake()
         return total
+
+    def _append(self, pieces: list[memoryview], whole: int) -> None:
+        """All of them or nothing."""
+        try:
+            written = os.writev(self._descriptor, pieces)
+            while written < whole:  # a full disk takes a part and then nothing
+                left, skip = [], written
+                for piece in pieces:
+                    left.append(piece[skip:])
+                    skip = max(0, skip - piece.nbytes)
+                more = os.writev(self._descriptor, left)
+                for piece in left:
+                    piece.release()
+                written += more
+        except OSError:
+            os.ftruncate(self._descriptor, self.size)
+            raise
 
     def finish(self) -> None:
         """No more will come; waiting readers end."""

@@ -20,6 +20,7 @@ class Found:
     uids: frozenset[int]
     start_ns: int
     cgroups: tuple[str, ...]
+    start_ticks: int = 0
 
     def in_cgroup_below(self, prefix: str) -> bool:
         return any(path.startswith(prefix) for path in self.cgroups)
@@ -59,6 +60,7 @@ def look(pid: int) -> Found:
         frozenset(int(word) for word in status["Uid"].split()),
         ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK")),
         tuple(line.split(":", 2)[2] for line in (folder / "cgroup").read_text().splitlines()),
+        ticks,
     )
 
 

@@ -73,7 +73,8 @@ class RingPool:
 
     def give_back(self, slot: Slot) -> None:
         """Nothing writes to it any more; what it still holds is of no interest."""
-        slot.ring.advance(slot.ring.produced - slot.ring.consumed)
+        slot.ring.advance(slot.ring.used)
+        slot.ring.rest()
         if slot.ring.size == self._default_bytes and len(self._free) < KEEP:
             self._free.append(slot)
         else:

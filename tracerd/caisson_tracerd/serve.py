@@ -101,6 +101,8 @@ async def _serve(options: Options) -> None:
         try:
             for line in registry.adopt_all():
                 say(line)
+            for line in await registry.settle():
+                say(line)
             await selftest.run(registry)
             async with observed(options, registry, manifest), _servers(options, registry, manifest):
                 say(f"ready: {manifest['tier']} tier, sockets below {layout.run_dir}")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -12,6 +16,7 @@ import grpc.aio
 from caisson_proto import tracerd_pb2 as pb
 from caisson_proto import tracerd_pb2_grpc as rpc
 
+from caisson_tracerd import attach, census, lease
 from caisson_tracerd.box import Box
 from caisson_tracerd.cgroup import Limits
 from caisson_tracerd.errors import (
@@ -63,21 +68,57 @@ class Service(rpc.TracerdServicer):
 
     async def CreateBox(self, request: pb.CreateBoxRequest, context: Context) -> pb.CreateBoxResponse:
         limits = Limits(request.limits.memory_bytes, request.limits.pids, request.limits.cpu_millis)
-        box, missing = await _answer(context, self._registry.create(self._uid, request.id, limits, request.ring_bytes))
+        owner = await self._owner(request, context)
+        work = self._registry.create(self._uid, request.id, limits, request.ring_bytes, request.lossless, owner)
+        box, missing = await _answer(context, work)
         return pb.CreateBoxResponse(box=_box(box), limits_missing=missing)
 
+    async def _owner(self, request: pb.CreateBoxRequest | pb.AttachRequest, context: Context) -> tuple[int, int] | None:
+        if not request.HasField("owner"):
+            return None
+        told = request.owner
+        try:
+            return lease.checked(self._uid, told.pid, told.start_ticks, told.pid_namespace)
+        except (TracerdError, OSError) as problem:
+            await _abort(context, problem)
+
     async def Admit(self, request: pb.AdmitRequest, context: Context) -> pb.AdmitResponse:
-        start = await _answer(context, self._registry.admit(self._uid, request.id, request.pid))
+        start = await _answer(context, self._registry.admit(self._uid, request.id, request.pid, request.start_ticks))
         return pb.AdmitResponse(start_boottime_ns=start)
+
+    async def Attach(self, request: pb.AttachRequest, context: Context) -> pb.AttachResponse:
+        owner = await self._owner(request, context)
+        return await _answer(context, self._attach(request, owner))
+
+    async def _attach(self, request: pb.AttachRequest, owner: tuple[int, int] | None) -> pb.AttachResponse:
+        target = await asyncio.to_thread(
+            attach.find, request.container, request.cgroup_path, request.docker_host, self._uid, self._registry.layout
+        )
+        box = await self._registry.attach(self._uid, request.id, target, request.ring_bytes, owner)
+        since = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        try:
+            found = await asyncio.to_thread(census.take, target.path)
+        except BaseException:
+            await self._registry.drop(self._uid, request.id)
+            raise
+        return pb.AttachResponse(
+            box=_box(box),
+            container_id=target.container,
+            container_name=target.name,
+            since_boottime_ns=since,
+            since_wall_ns=since + boot_wall_ns(),
+            census_json=json.dumps(found),
+        )
 
     async def ReadJournal(
         self, request: pb.ReadJournalRequest, context: Context
     ) -> AsyncIterator[pb.ReadJournalResponse]:
         try:
             box = self._registry.get(self._uid, request.id)
-            box.drain()
-        except (TracerdError, OSError) as problem:
+        except TracerdError as problem:
             await _abort(context, problem)
+        with suppress(OSError):  # what the disk does not take, the box's marks tell
+            box.drain(box.note.ring_bytes)
         async for offset, data in box.journal.read(request.offset, request.follow):
             yield pb.ReadJournalResponse(offset=offset, data=data)
 
@@ -95,7 +136,9 @@ class Service(rpc.TracerdServicer):
             )
             for count in box.counts()
         ]
-        return pb.SealBoxResponse(journal_bytes=box.journal.size, counts=counts)
+        return pb.SealBoxResponse(
+            journal_bytes=box.journal.size, counts=counts, marks=box.note.marks, freezes=_freezes(box)
+        )
 
     async def DropBox(self, request: pb.DropBoxRequest, context: Context) -> pb.DropBoxResponse:
         await _answer(context, self._registry.drop(self._uid, request.id))
@@ -112,6 +155,22 @@ def _box(box: Box) -> pb.Box:
         cgroup_id=box.note.cgroup_id,
         state=pb.Box.STATE_SEALED if box.note.sealed else pb.Box.STATE_OPEN,
         journal_bytes=box.journal.size,
+        lossless=box.note.lossless,
+        marks=box.marks,
+    )
+
+
+def _freezes(box: Box) -> pb.Freezes | None:
+    found = box.note.freezes
+    if found is None:
+        return None
+    return pb.Freezes(
+        count=found["count"],
+        total_ns=found["total_ns"],
+        longest_ns=found["longest_ns"],
+        peak_bytes=found["peak_bytes"],
+        ring_bytes=box.note.ring_bytes,
+        gaps=[pb.Freezes.Gap(begin_ns=begin, end_ns=end) for begin, end in found["gaps"]],
     )
 
 
@@ -125,7 +184,7 @@ async def _answer(context: Context, work: Awaitable[T]) -> T:
 async def _abort(context: Context, problem: TracerdError | OSError) -> NoReturn:
     """Our errors as a status with one line; anything else of the host as INTERNAL."""
     code = next((code for kind, code in _CODES.items() if isinstance(problem, kind)), grpc.StatusCode.INTERNAL)
-    if isinstance(problem, OSError) and problem.errno == 28:
+    if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT):
         code = grpc.StatusCode.RESOURCE_EXHAUSTED
     await context.abort(code, str(problem))
     raise AssertionError("abort returns never")
