@@ -151,6 +151,30 @@ def suite(
     sys.exit(suite_command(name, parallel, attempts, include, exclude, limit, out, resume, *chosen, as_json))
 
 
+@cli.command(epilog=EXIT_CODES)
+@click.argument("container", required=False, default="")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="The bundle's folder. It must not exist yet.")
+@click.option("--for", "seconds", type=click.FloatRange(min=0), help="Stop after so many seconds.")
+@click.option("--cgroup", default="", metavar="PATH", help="A version 2 cgroup instead of a container (root).")
+@click.option("--docker-host", default="", metavar="URL", help="The daemon that knows the container (root).")
+@json_option
+def attach(
+    container: str, out: Path | None, seconds: float | None, cgroup: str, docker_host: str, as_json: bool
+) -> None:
+    """Witness a container that somebody else started, until it ends, --for is over or Ctrl-C.
+
+    Nothing in it is touched. The bundle says from when on it is a record, and what was running, open and mapped then.
+    Needs tracerd; a plain user needs the container to carry the label caisson.uid=UID.
+
+    \b
+    caisson-run attach web
+    caisson-run attach 4f1c09 --for 60 -o web-bundle
+    """
+    from caisson_runner.commands import attach_command
+
+    sys.exit(attach_command(container, out, seconds, cgroup, docker_host, as_json))
+
+
 @cli.group()
 def bundle() -> None:
     """Look into evidence bundles."""

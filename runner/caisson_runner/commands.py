@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
@@ -260,6 +261,36 @@ def suite_command(
     if any(result.word == "infra" for result in results):
         return 3
     return 1 if surprises else 0
+
+
+def attach_command(
+    container: str, out: Path | None, seconds_: float | None, cgroup: str, docker_host: str, as_json: bool
+) -> int:
+    """`caisson-run attach`."""
+    from caisson_runner.attach import record
+    from caisson_runner.session import BadOption
+
+    if bool(container) == bool(cgroup):
+        raise BadOption("say what to attach to: either a CONTAINER or --cgroup PATH")
+    target = out or OUT / f"attach-{''.join(c if c.isalnum() else '-' for c in container or 'cgroup')}-{_stamp()}"
+    if target.exists():
+        raise OutExists(f"{target}: is there already; choose another --out or remove it")
+    host = docker_host or (os.environ.get("DOCKER_HOST", "") if os.geteuid() == 0 and container else "")
+    _say(f"attaching to {container or cgroup}; it ends with the container" + ("" if seconds_ else ", or with Ctrl-C"))
+    found = _run(record(target, container, cgroup=cgroup, docker_host=host, seconds=seconds_))
+    if as_json:
+        _emit({"bundle": str(target), **found})
+        return 0
+    from caisson_runner.bundle.attached import lines_of
+
+    for line in lines_of(found, everything=False):
+        print(line)
+    print(f"evidence      {target}  (caisson-run bundle show {target})")
+    return 0
+
+
+def _stamp() -> str:
+    return f"{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def bundle_show_command(path: Path, everything: bool, as_json: bool) -> int:

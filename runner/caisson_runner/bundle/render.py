@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from caisson_runner.bundle.activity import Activity, Attempt, Changed, Command, Identity, Process, Touch, looked_for
@@ -20,11 +20,13 @@ _WIDTH: Final = 160
 
 def text_of(
     model: Activity, *, coverage: Mapping[str, Any] | None = None, verdict: Mapping[str, Any] | None = None,
-    title: str = "", everything: bool = False,
+    title: str = "", before: Sequence[str] = (), everything: bool = False,
 ) -> str:  # fmt: skip
-    """What ``caisson-run bundle show`` prints. ``everything`` also shows caches, scratch files and bare forks."""
+    """What ``caisson-run bundle show`` prints. ``everything`` also shows caches, scratch files and bare forks.
+
+    ``before`` are lines about what the record does not hold."""
     limit = 1 << 30 if everything else MAX_LINES
-    lines = list(_head(model, coverage, verdict, title))
+    lines = [*_head(model, coverage, verdict, title), *before]
     lines += _section("Processes", _tree(model, everything), limit)
     lines += _section("Tests and test configuration touched", _tests(model, everything), limit)
     lines += _section("Written outside the workspace", _outside(model), limit)

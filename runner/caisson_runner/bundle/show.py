@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
+from caisson_runner.bundle import attached
 from caisson_runner.bundle.activity import Activity, activity
 from caisson_runner.bundle.reader import Bundle
 from caisson_runner.bundle.render import as_json, text_of
@@ -29,6 +30,7 @@ def summary_json(bundle: Bundle, everything: bool = False) -> dict[str, Any]:
         "run": _json(bundle, RUN),
         "verdict": _json(bundle, VERDICT),
         "coverage": _json(bundle, COVERAGE),
+        "attached": _json(bundle, attached.NAME),
         "activity": found,
     }
 
@@ -62,11 +64,13 @@ def show(
     names += [
         str(name) for key in ("task", "agent") if (name := _table(run.get(key)).get("id" if key == "task" else "name"))
     ]
+    before = list(attached.lines_of(_json(bundle, attached.NAME), everything)) if bundle.has(attached.NAME) else []
     return text_of(
         model_of(bundle, workspace=workspace, test_paths=test_paths),
         coverage=_json(bundle, COVERAGE) if bundle.has(COVERAGE) else None,
         verdict=_json(bundle, VERDICT) if bundle.has(VERDICT) else None,
         title="Run        " + ", ".join(names),
+        before=before,
         everything=everything,
     )
 

@@ -180,6 +180,8 @@ class EbpfWatch:
         self._scratch = scratch
         self._sealed: Evidence | None = None
         self._admitted = 0
+        self.attached = False
+        """A container of somebody else's: nothing is ever admitted."""
         self.cgroup: Path | None = Path(made.box.cgroup_path)
         self.limits_missing = tuple(made.limits_missing)
 
@@ -212,7 +214,7 @@ class EbpfWatch:
             for one in sealed.counts
         }
         gaps = journal.gaps(counts, sealed.journal_bytes)
-        if not self._admitted:
+        if not self._admitted and not self.attached:
             gaps.append("No process was admitted.")
         info = self._witness.info
         coverage = Coverage(
