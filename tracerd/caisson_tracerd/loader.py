@@ -259,22 +259,28 @@ def compiled(bpf: Any, text: str, defines: dict[str, int], hooks: list[trial.Tri
         raise Refused(f"the kernel or bcc refused the programs: {problem}") from problem
 
 
+def program_name(one: trial.Tried) -> str:
+    """A hook's function in the sources. bcc attaches by itself what begins with ``lsm__``, so these do not."""
+    return f"{'fexit' if one.how == 'fexit' else 'security'}__{one.hook}"
+
+
 def attach_hooks(programs: Any, hooks: list[trial.Tried]) -> tuple[dict[str, int], dict[str, trial.Tried]]:
     """(links by name, hooks whose program the kernel refuses now). What is refused is left out of the next try."""
     kernel = trial.Kernel()
     links, refused = {}, {}
     for one in hooks:
-        name = f"{one.how}__{one.hook}"
+        name = program_name(one)
         try:
             program = kernel.load(programs.dump_func(name.encode()), one.how, one.number, one.hook)
             links[name] = kernel.attach(program)
             os.close(program)
         except OSError as problem:
-            try:
-                kernel.load(programs.dump_func(name.encode()), one.how, one.number, one.hook, log=True)
+            reason = f"the verifier refuses the program: {problem.strerror}"
+            try:  # once more, for what it says
+                os.close(kernel.load(programs.dump_func(name.encode()), one.how, one.number, one.hook, log=True))
             except OSError as told:
-                problem = told
-            refused[one.hook] = replace(one, ok=False, reason=f"the verifier refuses the program: {problem.strerror}")
+                reason = f"the verifier refuses the program: {told.strerror}"
+            refused[one.hook] = replace(one, ok=False, reason=reason)
     if refused:
         for link in links.values():
             os.close(link)
