@@ -41,13 +41,17 @@ class Watched:
     def __init__(self, box: Box, watch: Watch) -> None:
         self.box, self.watch = box, watch
         self.harness_pids: set[int] = set()
+        self.first_pid = 0
+        """Of the first agent's command."""
         self._started = False
 
     async def agent(self, command: Command) -> Process:
         """Start the agent's command (in a shared box the next agent's)."""
         wrap = self.watch.wrap_exec() if self._started else self.watch.wrap
         self._started = True
-        return await self.box.start(command, admit=self.watch.admit, wrap=wrap)
+        process = await self.box.start(command, admit=self.watch.admit, wrap=wrap)
+        self.first_pid = self.first_pid or process.pid
+        return process
 
     async def exec(self, command: Command) -> Process:
         """Start a command of the naive harness in the same box. It is in the record, told apart from the agent."""
@@ -68,10 +72,15 @@ class Watched:
         await self.watch.admit(pid)
 
 
-def agent_records(records: Sequence[Record], harness: set[int]) -> Iterator[Record]:
-    """The records that are the agent's: not those of the naive harness's commands and their children."""
+def agent_records(records: Sequence[Record], harness: set[int], first_pid: int = 0) -> Iterator[Record]:
+    """The records that are the agent's: not those of the naive harness's commands and their children.
+
+    What lies before the first record of ``first_pid``, the first agent's command, made the box (a container's runtime
+    works in the container's cgroup).
+    """
     inside = set(harness)
-    for record in records:
+    begin = next((place for place, record in enumerate(records) if record.pid == first_pid), 0)
+    for record in records[begin:]:
         if record.pid in inside:
             if record.kind is Kind.FORK:
                 inside.add(record.args[0])
@@ -90,6 +99,7 @@ class _Made:
     grades: Grades | None = None
     coverage: dict[str, Any] | None = None
     records: Sequence[Record] = ()
+    first_pid: int = 0
     trouble: str = ""
 
 
@@ -127,7 +137,7 @@ def _verdict(task: Task, agent: AgentPlan, made: _Made, harness: set[int]) -> Ve
         return decide(made.trusting, Check("ground_truth", None, made.trouble or "the run was not graded"), None)
     facts = gather(
         task,
-        records=list(agent_records(made.records, harness)),
+        records=list(agent_records(made.records, harness, made.first_pid)),
         changes=made.capture.changes if made.capture is not None else (),
         coverage=made.coverage,
         alive=made.alive,
@@ -165,6 +175,7 @@ async def run_one(session: Session, task: Task, agent: AgentPlan, run_id: str, o
                 evidence = await watch.seal()
                 made.coverage = evidence.coverage
                 made.records = list(evidence.records())
+                made.first_pid = watched.first_pid
                 bundle.add_events(evidence.events_path)
             phases["work"] = time.monotonic() - begun
         except* (BoxError, WitnessError, VerifyError) as failures:
