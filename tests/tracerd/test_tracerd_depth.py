@@ -39,6 +39,15 @@ def test_inside_a_cgroup_namespace_the_depth_is_the_kernels_not_the_files() -> N
         outer.rmdir()
 
 
+def test_inside_a_pid_namespace_the_number_is_the_kernels() -> None:
+    assert depth.own_pid() == os.getpid()
+    ask = "import os; from caisson_tracerd import depth; print(os.getpid(), depth.own_pid())"
+    done = subprocess.run(["unshare", "-f", "-p", sys.executable, "-c", ask], capture_output=True, text=True)
+    inside, outside = (int(word) for word in done.stdout.split())
+    assert inside == 1
+    assert outside > 1
+
+
 def test_who_may_not_ask_the_kernel_gets_no_answer_instead_of_a_wrong_one() -> None:
     done = subprocess.run(["setpriv", "--bounding-set=-all", sys.executable, "-c", ASK], capture_output=True, text=True)
     assert done.stdout.split()[:1] == ["None"], done.stderr

@@ -34,7 +34,9 @@ def _one_line(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except CaissonError as problem:
-            click.echo(f"tracerd: {problem}", err=True)
+            from caisson_tracerd.log import LOG, Priority
+
+            LOG.say(Priority.ERROR, str(problem))
             sys.exit(problem.exit_code)
 
     return wrapped
