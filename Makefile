@@ -1,12 +1,13 @@
 # make demo   run the article's experiments and print their tables
 # make test   every test this machine can run; what is skipped is listed with its reason
+# make test-kernels [KERNELS=6.1,6.12] [JSON=file]   the witness tests on Debian's kernels in virtual machines (root)
 # Also: lint, bench, real, lock, proto, clean
 SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test lint bench real setup setup-test lock proto clean
+.PHONY: demo test test-kernels lint bench real setup setup-test lock proto clean
 
 demo: setup
 	@packaging/demo.sh article $(ARGS)
@@ -16,6 +17,10 @@ real: setup
 
 test: setup-test
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-kernels: setup-test
+	@packaging/vm/setup.sh
+	@VENV=$(VENV) $(BIN)/python tests/vm/run.py $(if $(KERNELS),--kernels $(KERNELS)) $(if $(JSON),--json $(JSON)) $(ARGS)
 
 lint: setup-test
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The entries of a hashed lock for the named packages: ``pick.py LOCK NAME…``. A name that the lock lacks is left out."""
+"""The entries of a hashed lock for the named packages: ``pick.py LOCK NAME…``. What the lock lacks is left out."""
 
 from __future__ import annotations
 

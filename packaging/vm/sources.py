@@ -2,9 +2,9 @@
 
     python3 sources.py bullseye
 
-Reads deb822 files and one-line files under ``/etc/apt``. What is not Debian's own archive is left out, recognised by the
-suites it offers: they must be the running release's. Suites that are built from snapshots or long past have no fresh
-release file, so its age is not checked (signatures are).
+Reads deb822 files and one-line files under ``/etc/apt``. What is not Debian's own archive is left out, recognised by
+the suites it offers: they must be the running release's. Suites that are built from snapshots or long past have no
+fresh release file, so its age is not checked (signatures are).
 """
 
 from __future__ import annotations

@@ -18,9 +18,12 @@ import pytest
 from caisson_proto import tracerd_pb2 as pb
 from caisson_proto import tracerd_pb2_grpc as rpc
 from caisson_proto.record import Record, decode, strip_ring
+from caisson_tracerd import trial
+from caisson_tracerd.btf import Btf
 from caisson_tracerd.cgroup import sweep, v2_root
 from caisson_tracerd.loader import BTF
 from caisson_tracerd.pins import SYSTEM_PYTHON
+from seen import Seen
 
 NOBODY = 65534
 
@@ -36,6 +39,28 @@ def why_not() -> str | None:
     return None
 
 
+def why_no_trampoline() -> str | None:
+    """The reason why the trampoline tier cannot be tested here."""
+    tried = trial.try_all(Btf.read(BTF))
+    if any(one.ok for one in tried):
+        return None
+    return f"the trampoline tier does not work on {os.uname().release}: {trial.why_none(tried)}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module with ``TIERS`` runs every test under each of them."""
+    tiers = getattr(metafunc.module, "TIERS", ())
+    if tiers and "daemon" in metafunc.fixturenames:
+        metafunc.parametrize("tier", tiers, indirect=True, scope="session")
+
+
+def pytest_sessionfinish() -> None:
+    SEEN.write()
+
+
+SEEN = Seen()
+
+
 @dataclass
 class Daemon:
     """``tracerd serve`` in folders of its own."""
@@ -43,6 +68,7 @@ class Daemon:
     root: Path
     cgroup_parent: str
     options: tuple[str, ...] = ()
+    tier: str = "auto"
     process: subprocess.Popen[bytes] | None = None
     log: Path = field(init=False)
 
@@ -66,8 +92,10 @@ class Daemon:
 
     def start(self) -> None:
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(self.command("serve", *self.options), stderr=log)
-        deadline = time.monotonic() + 40
+            self.process = subprocess.Popen(
+                self.command("serve", *self.options), stderr=log, env={**os.environ, "CAISSON_TIER": self.tier}
+            )
+        deadline = time.monotonic() + (300 if "CAISSON_VM" in os.environ else 40)
         while "tracerd: ready" not in self.log.read_text():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"tracerd did not become ready: {self.log.read_text()}")
@@ -89,13 +117,14 @@ class Daemon:
         shutil.rmtree(self.root)
 
     def client(self, uid: int = 0) -> Client:
-        return Client(self.run_dir / str(uid) / "tracerd.sock")
+        return Client(self.run_dir / str(uid) / "tracerd.sock", self.tier)
 
 
 class Client:
     """What a runner does with the daemon."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, tier: str = "auto") -> None:
+        self.tier = tier
         self.channel = grpc.insecure_channel(f"unix:{socket}")
         self.stub = rpc.TracerdStub(self.channel)
 
@@ -130,7 +159,9 @@ class Client:
     def records(self, box_id: str) -> list[Record]:
         canonical, rest = strip_ring(self.journal(box_id))
         assert rest == b""
-        return list(decode(canonical))
+        records = list(decode(canonical))
+        SEEN.add(self.tier, records)
+        return records
 
     def drop(self, box_id: str) -> None:
         self.stub.DropBox(pb.DropBoxRequest(id=box_id), timeout=20)
@@ -146,18 +177,23 @@ class Client:
             self.drop(box_id)
 
 
-def make_daemon(name: str, *options: str) -> Daemon:
+def make_daemon(name: str, *options: str, tier: str = "auto") -> Daemon:
     root = Path(tempfile.mkdtemp(prefix="caisson-tracerd-"))
     root.chmod(0o755)
-    return Daemon(root, f"caisson-{name}-{os.getpid()}", options)
+    return Daemon(root, f"caisson-{name}-{os.getpid()}", options, tier)
 
 
 @pytest.fixture(scope="session")
-def daemon() -> Iterator[Daemon]:
-    reason = why_not()
+def tier(request: pytest.FixtureRequest) -> str:
+    return str(getattr(request, "param", "auto"))
+
+
+@pytest.fixture(scope="session")
+def daemon(tier: str) -> Iterator[Daemon]:
+    reason = why_not() or (why_no_trampoline() if tier == "trampoline" else None)
     if reason:
         pytest.skip(reason)
-    made = make_daemon("test", "--allow=nobody")
+    made = make_daemon("test", "--allow=nobody", tier=tier)
     try:
         made.start()
         yield made

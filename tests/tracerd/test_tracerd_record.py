@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf]
 
+TIERS = ("tracepoint", "trampoline")
+
 
 def python(code: str, *args: str | bytes) -> list[str | bytes]:
     return [sys.executable, "-I", "-S", "-c", code, *args]

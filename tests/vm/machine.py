@@ -1,8 +1,8 @@
 """One virtual machine: a job goes in as a tar, its exit code and files come back as a tar.
 
-QEMU under software emulation: hardware virtualisation does not carry stock kernels everywhere, emulation does. The root
-file system is shared and never written (``snapshot=on``), so machines start from the same bytes each time. QEMU dies with
-the process that started it, also when that is killed.
+QEMU under software emulation: hardware virtualisation does not carry stock kernels everywhere, emulation does. The
+root file system is shared and never written (``snapshot=on``), so machines start from the same bytes each time. QEMU
+dies with the process that started it, also when that is killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Offsets of kernel structures and numbers of kernel functions, from the kernel's own type information (BTF).
 
-A module's types build upon the kernel's: their numbers and strings go on where the kernel's end. The format is ``Documentation/bpf/btf.rst`` of the kernel: a header, a section of types that name each other by number,
-a section of strings. Standard library only: the loader uses it on the distribution's Python.
+A module's types build upon the kernel's: their numbers and strings go on where the kernel's end. The format is
+``Documentation/bpf/btf.rst`` of the kernel: a header, a section of types that name each other by number, a section of
+strings. Standard library only: the loader uses it on the distribution's Python.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from caisson_tracerd import pins
+from caisson_tracerd import pins, trial
+from caisson_tracerd.btf import Btf, BtfError
 from caisson_tracerd.cgroup import v1_roots, v2_root
 from caisson_tracerd.errors import TracerdError
 from caisson_tracerd.layout import Layout, is_bpffs, sources
@@ -40,6 +41,7 @@ def examine(layout: Layout) -> list[Finding]:
         _controllers(),
         _bpffs(layout),
         _pins(layout),
+        *_hooks(),
     ]
 
 
@@ -100,3 +102,25 @@ def _pins(layout: Layout) -> Finding:
         return Finding("pins", False, str(problem), "tracerd unload && tracerd load", needed=False)
     detail = f"loaded under {layout.pins}" if manifest else "not loaded; serve does it"
     return Finding("pins", True, detail)
+
+
+def _hooks() -> list[Finding]:
+    """Each hook of the trampoline tier, tried on a real event; what is lost without it."""
+    if os.geteuid() != 0 or not BTF.exists() or os.uname().machine != "x86_64":
+        return []
+    try:
+        tried = trial.try_all(Btf.read(BTF))
+    except (OSError, BtfError) as problem:
+        return [Finding("hooks", False, f"not tried: {problem}", "the tracepoint tier works without", needed=False)]
+    return [
+        Finding(
+            f"hook {one.hook}",
+            one.ok,
+            f"{one.how} on {one.function} fires"
+            if one.ok
+            else f"{one.how} on {one.function or 'nothing'}: {one.reason}",
+            f"nothing to mend; without it {one.lost}",
+            needed=False,
+        )
+        for one in tried
+    ]

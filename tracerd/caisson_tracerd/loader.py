@@ -87,7 +87,7 @@ def kernel_types() -> str:
 
 
 def all_types() -> Btf:
-    """The kernel's types, and the overlay file system's where that is a module (Debian): from 5.11 on it tells its own."""
+    """The kernel's types, and the overlay file system's where that is a module (Debian; from 5.11 on it tells them)."""
     btf = Btf.read(BTF)
     if btf.has_struct("ovl_inode"):
         return btf
@@ -207,7 +207,7 @@ def load(sources: Path, pins: Path, level: int, tier: str = "auto") -> dict[str,
         while True:
             hooks = [one for one in tried if one.ok]
             if tier == "trampoline" and not hooks:
-                raise Refused(f"the trampoline tier does not work here: {why_none(tried)}")
+                raise Refused(f"the trampoline tier does not work here: {trial.why_none(tried)}")
             programs = compiled(BPF, text, defines, hooks)
             links, refused = attach_hooks(programs, hooks)
             if not refused:
@@ -220,7 +220,7 @@ def load(sources: Path, pins: Path, level: int, tier: str = "auto") -> dict[str,
     return {
         "api": API,
         "tier": "trampoline" if hooks else "tracepoint",
-        "tier_reason": "" if hooks else why_none(tried),
+        "tier_reason": "" if hooks else trial.why_none(tried),
         "trampoline": [one.as_dict() for one in tried],
         "hooks": list(names),
         "sources": source_digest(sources),
@@ -236,14 +236,6 @@ def load(sources: Path, pins: Path, level: int, tier: str = "auto") -> dict[str,
         "pins": str(pins),
         "load_seconds": round(time.monotonic() - started, 3),
     }
-
-
-def why_none(tried: list[trial.Tried]) -> str:
-    """Why no hook of the trampoline tier is in use, in one line."""
-    if not tried:
-        return "not asked for"
-    reasons = {one.reason: one.hook for one in reversed(tried)}
-    return "; ".join(f"{reason} ({hook}{' and others' if len(tried) > 1 else ''})" for reason, hook in reasons.items())
 
 
 def compiled(bpf: Any, text: str, defines: dict[str, int], hooks: list[trial.Tried]) -> Any:

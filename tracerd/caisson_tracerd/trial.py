@@ -1,9 +1,9 @@
 """Which hooks of the trampoline tier work on this kernel, found by trying: load, attach, and see a real event.
 
-Neither a symbol nor a successful load says that a hook works: some kernels refuse the program type although every feature
-check says yes (EPERM at load), BPF LSM on 5.10 loads and attaches and never fires, and functions get renamed or inlined. So
-a program of five instructions that counts is attached to each hook, this process does what must bring the hook about, and
-the count is read. It takes milliseconds; only what counted is compiled into the witness.
+Neither a symbol nor a successful load says that a hook works: some kernels refuse the program type although every
+feature check says yes (EPERM at load), BPF LSM on 5.10 loads and attaches and never fires, and functions get renamed or
+inlined. So a program of five instructions that counts is attached to each hook, this process does what must bring the
+hook about, and the count is read. It takes milliseconds; only what counted is compiled into the witness.
 
 Standard library only: the loader runs it on the distribution's Python.
 """
@@ -16,11 +16,9 @@ import os
 import platform
 import socket
 import struct
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 if __package__:
@@ -37,7 +35,7 @@ _LOG_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True)
 class Hook:
-    """One place in the kernel. ``functions``: the names it has had, the newest last; ``lost``: what nobody sees without it."""
+    """One place in the kernel. ``functions``: the names it has had, the newest last; ``lost``: what is lost without."""
 
     name: str
     how: str
@@ -53,26 +51,17 @@ HOOKS: Final = (
         "open",
         "fexit",
         ("do_filp_open", "do_file_open"),
-        "names of opens and refused execs are read from the caller's memory (forgeable, flagged when seen to change); opens "
-        "through io_uring are told when they are handed in, without object and result",
+        "the name of an open or a refused exec is read from the caller's memory (forgeable; flagged when seen to"
+        " change) and the object of an open looked up after the call",
         3,
     ),
     Hook(
         "connect",
         "lsm",
         ("bpf_lsm_socket_connect",),
-        "addresses of connects are read from the caller's memory (forgeable)",
+        "the address of a connect is read from the caller's memory (forgeable)",
         3,
     ),
-    Hook(
-        "receive", "lsm", ("bpf_lsm_file_receive",), "of descriptors received, the file is looked up after the call", 1
-    ),
-    Hook("rename", "lsm", ("bpf_lsm_path_rename",), "renames: names from the caller's memory", 4),
-    Hook("unlink", "lsm", ("bpf_lsm_path_unlink",), "unlinks: names from the caller's memory", 2),
-    Hook("rmdir", "lsm", ("bpf_lsm_path_rmdir",), "removed folders: names from the caller's memory", 2),
-    Hook("mkdir", "lsm", ("bpf_lsm_path_mkdir",), "made folders: names from the caller's memory", 3),
-    Hook("link", "lsm", ("bpf_lsm_path_link",), "hard links: names from the caller's memory", 3),
-    Hook("symlink", "lsm", ("bpf_lsm_path_symlink",), "symbolic links: names from the caller's memory", 3),
 )
 
 
@@ -126,7 +115,7 @@ class Kernel:
         return value.value
 
     def load(self, code: bytes, how: str, number: int, name: str, log: bool = False) -> int:
-        """A program for the function with this BTF id; OSError when refused, its ``strerror`` with the verifier's last line."""
+        """A program for the function with this BTF id; OSError when refused, with the verifier's last line if asked."""
         instructions = ctypes.create_string_buffer(code, len(code))
         license_text = ctypes.create_string_buffer(b"GPL")
         told = ctypes.create_string_buffer(_LOG_BYTES)
@@ -212,6 +201,16 @@ def try_all(btf: Btf, wanted: tuple[Hook, ...] = HOOKS) -> list[Tried]:
     return [_try(kernel, btf, hook) for hook in wanted]
 
 
+def why_none(tried: list[Tried]) -> str:
+    """Why no hook is in use, in one line."""
+    if not tried:
+        return "not asked for"
+    by_reason: dict[str, list[str]] = {}
+    for one in tried:
+        by_reason.setdefault(one.reason, []).append(one.function or one.hook)
+    return "; ".join(f"{reason} ({', '.join(names)})" for reason, names in by_reason.items())
+
+
 def _try(kernel: Kernel, btf: Btf, hook: Hook) -> Tried:
     def no(reason: str, function: str = "") -> Tried:
         return Tried(hook.name, hook.how, function, False, reason, hook.lost)
@@ -249,19 +248,7 @@ def _try(kernel: Kernel, btf: Btf, hook: Hook) -> Tried:
 
 def _fits(btf: Btf, hook: Hook, function: str) -> bool:
     count = btf.parameters_of(function)
-    # path_rename got flags in 5.19
-    return count is not None and count in (hook.parameters, hook.parameters + (hook.name == "rename"))
-
-
-def _files(act: Callable[[Path], object]) -> Callable[[], None]:
-    """What to do with a file ``a`` in a folder of its own."""
-
-    def run() -> None:
-        with tempfile.TemporaryDirectory(prefix="caisson-trial-") as name:
-            (Path(name) / "a").touch()
-            act(Path(name))
-
-    return run
+    return count == hook.parameters
 
 
 def _connect() -> None:
@@ -269,23 +256,7 @@ def _connect() -> None:
         probe.connect("\0caisson-trial-nobody-listens")
 
 
-def _receive() -> None:
-    left, right = socket.socketpair()
-    with left, right:
-        socket.send_fds(left, [b"x"], [left.fileno()])
-        _, received, _, _ = socket.recv_fds(right, 1, 1)
-        for descriptor in received:
-            os.close(descriptor)
-
-
 _TRIGGERS: Final[dict[str, Callable[[], None]]] = {
     "open": lambda: os.close(os.open("/dev/null", os.O_RDONLY)),
     "connect": _connect,
-    "receive": _receive,
-    "rename": _files(lambda folder: (folder / "a").rename(folder / "b")),
-    "unlink": _files(lambda folder: (folder / "a").unlink()),
-    "rmdir": _files(lambda folder: ((folder / "d").mkdir(), (folder / "d").rmdir())),
-    "mkdir": _files(lambda folder: (folder / "d").mkdir()),
-    "link": _files(lambda folder: (folder / "b").hardlink_to(folder / "a")),
-    "symlink": _files(lambda folder: (folder / "b").symlink_to("a")),
 }
