@@ -108,6 +108,8 @@ def profile(allow: Collection[str] = ()) -> dict[str, Any]:
     else:
         rule(("clone",), False, (0, "MASKED_EQ", NEW_NAMESPACES, 0))
         rule(("unshare",), False, (0, "MASKED_EQ", NEW_NAMESPACES | _NEW_TIME, 0))
+        # Docker before 23 does not know defaultErrnoRet, and libc goes back to clone on ENOSYS alone.
+        rules.append({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS})
     for family in (_AF_UNIX, _AF_INET, _AF_INET6):
         rule(("socket",), False, (0, "EQ", family, 0))
     rule(("socket",), False, (0, "EQ", _AF_NETLINK, 0), (2, "EQ", 0, 0))

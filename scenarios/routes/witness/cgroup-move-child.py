@@ -1,0 +1,51 @@
+"""cgroup-move-child: Into a child of the box's own cgroup: filters by exact id lose the process there.
+
+Does: is moved into a cgroup below its own, then opens its file. Must be seen: the move, and the open.
+Needs: a cgroup of the box's own, and somebody outside who may move.
+"""
+
+import json
+import os
+import stat
+import sys
+
+NONCE, CASE = sys.argv[1], (*sys.argv[2:], "")[0]
+HERE = b"/dev/shm/" + NONCE.encode()
+
+
+def say(event, op, **facts):
+    """One line of ground truth; bytes become hex."""
+    print(json.dumps({"event": event, "op": op, "pid": os.getpid(), **facts}, default=bytes.hex), flush=True)
+
+
+def end(word="performed", reason=""):
+    print(json.dumps({"end": word, "reason": reason}), flush=True)
+    os._exit(0)
+
+
+def make(name):
+    """A file of our own, made without opening it."""
+    os.mknod(HERE + b"/" + name, 0o644 | stat.S_IFREG)
+    return HERE + b"/" + name
+
+
+def identity(fd):
+    found = os.fstat(fd)
+    return {"dev": found.st_dev, "ino": found.st_ino}
+
+
+def ask(what):
+    """Ask the outside for something, and wait until it is done."""
+    print(json.dumps({"ask": what}), flush=True)
+    answer = sys.stdin.readline().strip()
+    if answer != "done":
+        end("inapplicable", answer or "nobody answers")
+
+
+os.mkdir(HERE)
+path = make(b"secret")
+ask("cgroup-child")
+say("cross", "cgroup", path=b"inner")
+fd = os.open(path, os.O_RDONLY)
+say("open", "openat", path=path, object=path, **identity(fd))
+end()

@@ -1,0 +1,59 @@
+"""change-rename: Names exchanged.
+
+Does: rename, or renameat2 with exchange, on its own files. Must be seen: both names. Needs: nothing.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import stat
+import sys
+
+NONCE, CASE = sys.argv[1], (*sys.argv[2:], "")[0]
+HERE = b"/dev/shm/" + NONCE.encode()
+
+
+def say(event, op, **facts):
+    """One line of ground truth; bytes become hex."""
+    print(json.dumps({"event": event, "op": op, "pid": os.getpid(), **facts}, default=bytes.hex), flush=True)
+
+
+def end(word="performed", reason=""):
+    print(json.dumps({"end": word, "reason": reason}), flush=True)
+    os._exit(0)
+
+
+def make(name):
+    """A file of our own, made without opening it."""
+    os.mknod(HERE + b"/" + name, 0o644 | stat.S_IFREG)
+    return HERE + b"/" + name
+
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.syscall.restype = ctypes.c_long
+
+
+def call(number, *arguments):
+    """A system call by its x86-64 number: the result, or minus errno."""
+    words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
+    result = LIBC.syscall(ctypes.c_long(number), *words)
+    return result if result >= 0 else -ctypes.get_errno()
+
+
+def needs(result, what):
+    """The result, or the end of the route where this box may not do it."""
+    if result < 0:
+        end("inapplicable", f"{what}: {errno.errorcode.get(-result, -result)}")
+    return result
+
+
+os.mkdir(HERE)
+path, other = make(b"secret"), make(b"other")
+if CASE == "exchange":
+    needs(call(316, -100, path, -100, other, 2), "renameat2")
+    say("change", "renameat2", path=path, path2=other)
+else:
+    os.rename(path, other)
+    say("change", "rename", path=path, path2=other)
+end()

@@ -1,0 +1,45 @@
+"""change-truncate: A file emptied by its name.
+
+Does: truncate(2) on its own file, and on one that is not there. Must be seen: both. Needs: nothing.
+"""
+
+import json
+import os
+import stat
+import sys
+
+NONCE, CASE = sys.argv[1], (*sys.argv[2:], "")[0]
+HERE = b"/dev/shm/" + NONCE.encode()
+
+
+def say(event, op, **facts):
+    """One line of ground truth; bytes become hex."""
+    print(json.dumps({"event": event, "op": op, "pid": os.getpid(), **facts}, default=bytes.hex), flush=True)
+
+
+def end(word="performed", reason=""):
+    print(json.dumps({"end": word, "reason": reason}), flush=True)
+    os._exit(0)
+
+
+def make(name):
+    """A file of our own, made without opening it."""
+    os.mknod(HERE + b"/" + name, 0o644 | stat.S_IFREG)
+    return HERE + b"/" + name
+
+
+def attempt(work, *arguments):
+    """Errno of what the work raised; 0 when it went well."""
+    try:
+        work(*arguments)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+os.mkdir(HERE)
+path, gone = make(b"secret"), HERE + b"/absent"
+os.truncate(path, 100)
+say("change", "truncate", path=path)
+say("change", "truncate", path=gone, errno=attempt(os.truncate, gone, 0))
+end()

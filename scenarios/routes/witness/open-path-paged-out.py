@@ -1,0 +1,68 @@
+"""open-path-paged-out: The path lies on a page that is not in memory.
+
+Does: maps a file that holds the path, drops the page, opens by the pointer. Must be seen: the object, and the name when
+it is read after the call. Needs: nothing.
+"""
+
+import ctypes
+import errno
+import json
+import mmap
+import os
+import stat
+import sys
+
+NONCE, CASE = sys.argv[1], (*sys.argv[2:], "")[0]
+HERE = b"/dev/shm/" + NONCE.encode()
+
+
+def say(event, op, **facts):
+    """One line of ground truth; bytes become hex."""
+    print(json.dumps({"event": event, "op": op, "pid": os.getpid(), **facts}, default=bytes.hex), flush=True)
+
+
+def end(word="performed", reason=""):
+    print(json.dumps({"end": word, "reason": reason}), flush=True)
+    os._exit(0)
+
+
+def make(name):
+    """A file of our own, made without opening it."""
+    os.mknod(HERE + b"/" + name, 0o644 | stat.S_IFREG)
+    return HERE + b"/" + name
+
+
+def identity(fd):
+    found = os.fstat(fd)
+    return {"dev": found.st_dev, "ino": found.st_ino}
+
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.syscall.restype = ctypes.c_long
+
+
+def call(number, *arguments):
+    """A system call by its x86-64 number: the result, or minus errno."""
+    words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
+    result = LIBC.syscall(ctypes.c_long(number), *words)
+    return result if result >= 0 else -ctypes.get_errno()
+
+
+def needs(result, what):
+    """The result, or the end of the route where this box may not do it."""
+    if result < 0:
+        end("inapplicable", f"{what}: {errno.errorcode.get(-result, -result)}")
+    return result
+
+
+os.mkdir(HERE)
+path = make(b"secret")
+text = HERE + b"/text"
+with open(text, "wb") as file:
+    file.write(path + bytes(4096 - len(path)))
+LIBC.mmap.restype = ctypes.c_void_p
+page = LIBC.mmap(None, 4096, 1, 2, os.open(text, os.O_RDONLY), 0)
+needs(call(28, page, 4096, 4), "madvise")
+fd = needs(call(257, -100, page, os.O_RDONLY, 0), "openat")
+say("open", "openat", path=path, object=path, **identity(fd))
+end()

@@ -1,0 +1,51 @@
+"""read-already-open: A read of a file that was opened before the witness came.
+
+Does: opens its file, asks to be watched, reads. Must be seen: the read. Needs: a witness that can begin in the middle.
+"""
+
+import json
+import os
+import stat
+import sys
+
+NONCE, CASE = sys.argv[1], (*sys.argv[2:], "")[0]
+HERE = b"/dev/shm/" + NONCE.encode()
+
+
+def say(event, op, **facts):
+    """One line of ground truth; bytes become hex."""
+    print(json.dumps({"event": event, "op": op, "pid": os.getpid(), **facts}, default=bytes.hex), flush=True)
+
+
+def end(word="performed", reason=""):
+    print(json.dumps({"end": word, "reason": reason}), flush=True)
+    os._exit(0)
+
+
+def make(name):
+    """A file of our own, made without opening it."""
+    os.mknod(HERE + b"/" + name, 0o644 | stat.S_IFREG)
+    return HERE + b"/" + name
+
+
+def identity(fd):
+    found = os.fstat(fd)
+    return {"dev": found.st_dev, "ino": found.st_ino}
+
+
+def ask(what):
+    """Ask the outside for something, and wait until it is done."""
+    print(json.dumps({"ask": what}), flush=True)
+    answer = sys.stdin.readline().strip()
+    if answer != "done":
+        end("inapplicable", answer or "nobody answers")
+
+
+os.mkdir(HERE)
+path = make(b"secret")
+os.truncate(path, 16)
+fd = os.open(path, os.O_RDONLY)
+ask("attach")
+os.read(fd, 16)
+say("io", "read", object=path, **identity(fd))
+end()
