@@ -25,6 +25,14 @@
 /* Makes the compiler forget what it knows about a number, so that the mask behind it stays in the code. */
 #define OPAQUE(x) asm volatile("" : "+r"(x))
 
+/*
+ * The step of a loop, as for(...; NEXT(i)), with LOOP_BEGIN first in its body. Older verifiers (6.1 still) take a loop only
+ * when a jump closes it, else it is a "back-edge"; left alone, the compiler lays some out so that their last instruction
+ * falls into the first. tests/tracerd/test_tracerd_loops.py finds these on any kernel.
+ */
+#define NEXT(i) ((i)++, ({ asm volatile("" : "+r"(i) : : "memory"); }))
+#define LOOP_BEGIN asm volatile("" : : : "memory")
+
 #define S_FORMAT 0170000
 #define S_SOCKET 0140000
 #define MINOR_BITS 20

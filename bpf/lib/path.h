@@ -32,12 +32,13 @@ INLINE void add_walk(struct build *b, u32 tag, struct place from, struct task_st
 	s->length = 0;
 	s->end = WALK_CUT;
 #pragma clang loop unroll(disable)
-	for (int step = 0; step < WALK_STEPS; step++) {
+	for (int step = 0; step < WALK_STEPS; NEXT(step)) {
 		struct dentry *top = 0, *up = 0;
 		const void *name = 0;
 		u64 length;
 		long n;
 
+		LOOP_BEGIN;
 		if (here.dentry == root.dentry && here.mnt == root.mnt) {
 			s->end = WALK_DONE;
 			break;
