@@ -156,12 +156,15 @@ class Ring:
             os.close(descriptor)
             raise BpfError(f"ring of {size} bytes cannot be mapped: {problem}") from problem
         self._positions = memoryview(self._producer)[:8].cast("Q")
+        # One store of eight bytes. struct.pack_into would zero them first, and a record made in that moment finds the
+        # ring full.
+        self._given_back = memoryview(self._consumer)[:8].cast("Q")
         self._data = memoryview(b"")
         self._words = self._data
 
     @property
     def consumed(self) -> int:
-        return int(struct.unpack_from("Q", self._consumer, 0)[0])
+        return self._given_back[0]
 
     @property
     def produced(self) -> int:
@@ -210,7 +213,7 @@ class Ring:
 
     def advance(self, count: int) -> None:
         """Give ``count`` bytes back to the kernel."""
-        struct.pack_into("Q", self._consumer, 0, self.consumed + count)
+        self._given_back[0] += count
 
     def rest(self) -> None:
         """Let the mapping of the bytes go until they are read again."""
@@ -223,6 +226,7 @@ class Ring:
     def close(self) -> None:
         self.rest()
         self._positions.release()
+        self._given_back.release()
         self._producer.close()
         self._consumer.close()
         os.close(self.descriptor)

@@ -43,6 +43,7 @@ MAX_RING_BYTES: Final = 1 << 26
 SLICE_BYTES: Final = 1 << 20
 """What one box may take of the daemon before the others have their turn."""
 HOUSEKEEPING_S: Final = 1.0
+LOST: Final = "Its cgroup was removed by somebody else; nothing is recorded after that."
 MAX_BOXES: Final = 1000
 MAX_BOXES_OF_USER: Final = 64
 MAX_RING_BYTES_OF_USER: Final = 1 << 24
@@ -262,7 +263,8 @@ class Registry:
             box = self.get(uid, box_id)
             if box.note.sealed:
                 return box
-            if box.note.level and box.lost:  # the container has ended, and nothing of it runs
+            if box.lost:  # nothing of it runs: a container has ended, or somebody removed our cgroup
+                self._mark_lost(box)
                 self._close(box)
                 return box
             cgroup = box.cgroup
@@ -375,13 +377,14 @@ class Registry:
         async with self._lock(box.note.uid, box.note.id):
             if box.note.sealed or not box.lost or self._boxes.get((box.note.uid, box.note.id)) is not box:
                 return
-            ours = not box.note.level  # a container's is removed when it ends
-            if ours and box.mark("Its cgroup was removed by somebody else; nothing is recorded after that."):
-                LOG.say(Priority.WARNING, "cgroup was removed under a box", uid=box.note.uid, box=box.note.id)
-            try:
+            self._mark_lost(box)
+            with suppress(TracerdError, OSError):  # tried again
                 self._close(box)
-            except (TracerdError, OSError):
-                return  # tried again
+
+    def _mark_lost(self, box: Box) -> None:
+        """The end of an attached container is in the order of things; that of our own cgroup is not."""
+        if not box.note.level and box.mark(LOST):
+            LOG.say(Priority.WARNING, "cgroup was removed under a box", uid=box.note.uid, box=box.note.id)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
