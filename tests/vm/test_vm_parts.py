@@ -1,0 +1,112 @@
+"""The parts of ``make test-kernels`` that need no machine: sources, jobs, answers, the page."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def load(path: Path) -> ModuleType:
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec = importlib.util.spec_from_file_location(f"caisson_vm_{path.stem}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(path.parent))
+
+
+machine, matrix, run = (load(HERE / f"{name}.py") for name in ("machine", "matrix", "run"))
+sources = load(HERE.parents[1] / "packaging/vm/sources.py")
+pick = load(HERE.parents[1] / "packaging/vm/pick.py")
+
+DEB822 = """Types: deb deb-src
+URIs: https://mirror.test/debian
+Suites: bookworm bookworm-updates
+Components: main contrib
+Signed-By: /usr/share/keyrings/a.gpg
+
+# another archive
+Types: deb
+URIs: https://mirror.test/security
+Suites: bookworm-security
+Components: main
+
+Types: deb
+URIs: https://vendor.test/packages
+Suites: stable
+Components: main
+"""
+
+
+def test_sources_of_another_suite_come_from_the_machines_own_mirrors() -> None:
+    found = sources.exchanged(sources.deb822(DEB822), "bookworm", "bullseye")
+    assert found == [
+        "deb [check-valid-until=no signed-by=/usr/share/keyrings/a.gpg] https://mirror.test/debian bullseye main",
+        "deb [check-valid-until=no] https://mirror.test/security bullseye-security main",
+    ]
+    one_line = "deb [arch=amd64 signed-by=/k.gpg] https://mirror.test/debian bookworm main # note\n"
+    assert sources.exchanged(sources.one_line(one_line), "bookworm", "sid") == [
+        "deb [check-valid-until=no signed-by=/k.gpg] https://mirror.test/debian sid main"
+    ]
+
+
+def test_a_rolling_suite_has_no_security_archive() -> None:
+    assert [line.split()[-2] for line in sources.exchanged(sources.deb822(DEB822), "bookworm", "sid")] == ["sid"]
+
+
+def test_a_lock_is_picked_whole_with_its_hashes() -> None:
+    lock = "a==1 ; python_version > '3' \\\n    --hash=sha256:00\n    # via b\nb==2 \\\n    --hash=sha256:11\n"
+    assert pick.pick(lock, {"a", "none"}) == ["a==1 ; python_version > '3' \\", "    --hash=sha256:00"]
+
+
+def test_an_answer_without_an_exit_code_is_the_machines_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "release").write_text("1\n")
+    monkeypatch.setattr(machine, "qemu", lambda *_: ["true"])
+    with pytest.raises(machine.MachineError, match="no exit code"):
+        machine.play(machine.Kernel("k", tmp_path), tmp_path / "image", machine.pack({"job.sh": b"x"}), 5)
+    monkeypatch.setattr(machine, "qemu", lambda *_: ["sleep", "60"])
+    with pytest.raises(machine.MachineError, match="no answer within"):
+        machine.play(machine.Kernel("k", tmp_path), tmp_path / "image", machine.pack({"job.sh": b"x"}), 0.2)
+
+
+def test_what_a_job_leaves_comes_back_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "release").write_text("1\n")
+    answer = machine.pack({"code": b"7\n", "log": b"\xff", "deep/file": b"\0"})
+    (tmp_path / "answer").write_bytes(answer)
+    monkeypatch.setattr(
+        machine, "qemu", lambda kernel, image, job, out, *_: ["dd", "status=none", "conv=notrunc",
+                                                             f"if={tmp_path / 'answer'}", f"of={out}"]
+    )  # fmt: skip
+    found = machine.play(machine.Kernel("k", tmp_path), tmp_path / "image", machine.pack({"job.sh": b"x"}), 20)
+    assert (found.code, found.log, found.files) == (7, b"\xff", {"deep/file": b"\0"})
+
+
+def test_a_report_that_did_not_come_is_a_problem_and_not_a_pass() -> None:
+    answer = machine.Answer(1, b"ImportError", b"", {}, 1.0)
+    result = run.judged(answer, run.Result("6.1"))
+    assert "no report" in result.problem
+    assert "no answer" in run.table([result])
+
+
+def test_the_page_is_rewritten_between_its_marks_only() -> None:
+    result = {
+        "kernel": "6.1",
+        "release": "6.1.0-1",
+        "problem": "",
+        "tests": {"a::b": "passed", "a::c": "skipped: why"},
+        "seen": {"seen": {"tracepoint": {"open": ["a::b"]}, "trampoline": {"open": ["a::b"], "exec": ["a::c"]}}},
+    }
+    first = matrix.rewritten("before\n", matrix.section([result]))
+    assert first.startswith("before\n")
+    assert "| exec | – | 1 |" in first
+    assert matrix.rewritten(first + "after\n", "new") == f"before\n\n{matrix.BEGIN}\n\nnew\n\n{matrix.END}\nafter\n"
