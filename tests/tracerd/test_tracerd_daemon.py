@@ -229,13 +229,33 @@ def test_programs_that_read_garbage_are_refused(second: Daemon) -> None:
     assert "ready" not in done.stderr
 
 
-def test_pins_of_other_sources_are_replaced_unless_a_box_depends_on_them(second: Daemon) -> None:
+def test_pins_of_another_build_of_the_same_layout_serve_as_long_as_boxes_depend_on_them(second: Daemon) -> None:
+    second.start()
+    client = second.client()
+    client.create("box")
+    second.stop(signal.SIGKILL)
+    manifest = second.run_dir / "manifest.json"
+    found = json.loads(manifest.read_text())
+    found["sources"]["open.h"] = "0" * 64
+    manifest.write_text(json.dumps(found))
+    second.start()
+    assert "programs of another build stay" in second.log.read_text()
+    client = second.client()
+    client.run("box", ["/bin/true"])
+    assert client.seal("box")["exec"].delivered == 1
+    client.drop("box")
+    second.stop()
+    second.start()
+    assert "loaded anew" in second.log.read_text()
+
+
+def test_pins_of_another_layout_are_replaced_unless_a_box_depends_on_them(second: Daemon) -> None:
     second.start()
     second.client().create("box")
     second.stop(signal.SIGKILL)
     manifest = second.run_dir / "manifest.json"
     found = json.loads(manifest.read_text())
-    found["sources"]["open.h"] = "0" * 64
+    found["sources"]["record.h"] = "0" * 64
     manifest.write_text(json.dumps(found))
     done = subprocess.run(second.command("serve"), capture_output=True, text=True, timeout=60)
     assert done.returncode == 3

@@ -1,8 +1,8 @@
 """Where this process stands below the kernel's own roots, which no file in a container tells.
 
-In a cgroup namespace every file says "/", but the programs count levels from the real root; in a pid namespace processes
-have other numbers than in the record. So the kernel is asked, by programs of a few instructions that are run once
-(BPF_PROG_TEST_RUN; Linux 5.10) and loaded for that moment only.
+In a cgroup namespace every file says "/", but the programs count levels from the real root; in a pid namespace
+processes have other numbers than in the record. So the kernel is asked, by programs of a few instructions that are run
+once (BPF_PROG_TEST_RUN; Linux 5.10) and loaded for that moment only.
 """
 
 from __future__ import annotations

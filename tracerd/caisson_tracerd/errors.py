@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from caisson_runner.errors import CaissonError
 
@@ -27,6 +27,14 @@ class LoadError(TracerdError):
 
 class PinsError(TracerdError):
     """The pins are missing, damaged or of another version."""
+
+
+class PinsOlder(PinsError):
+    """The pins are of another build of the same layout: usable while boxes depend on them."""
+
+    def __init__(self, message: str, manifest: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.manifest = manifest
 
 
 class SelfTestError(TracerdError):

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from caisson_tracerd import layout as places
-from caisson_tracerd.errors import LoadError, PinsError
+from caisson_tracerd.errors import LoadError, PinsError, PinsOlder
 from caisson_tracerd.layout import Layout, is_bpffs
 from caisson_tracerd.loader import API, remove_pins, source_digest
 
 SYSTEM_PYTHON: Final = "/usr/bin/python3"
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _LOAD_TIMEOUT_S: Final = 120
+_SHARED_LAYOUT: Final = ("record.h", "lib/maps.h", "lib/sizes.h")
+"""Sources that say what programs and daemon share; pins in which these differ cannot be adopted."""
 
 
 def require_root() -> None:
@@ -36,19 +38,29 @@ def read_manifest(layout: Layout) -> dict[str, Any] | None:
 
 
 def check(layout: Layout) -> dict[str, Any] | None:
-    """The manifest when the pins are there and ours; None when nothing is loaded; PinsError when they do not fit."""
+    """The manifest when the pins are there and ours; None when nothing is loaded; PinsError when they do not fit.
+
+    PinsOlder when they are of another build that writes the same records. A plain user, who may not look at pins, is
+    told the manifest.
+    """
     manifest = read_manifest(layout)
+    if os.geteuid() != 0:
+        return manifest
     if manifest is None or not layout.pins.is_dir():
         if layout.pins.is_dir():
             raise PinsError(f"pins under {layout.pins} have no manifest; run: tracerd unload, then load")
         return None
-    if manifest.get("api") != API or manifest.get("sources") != source_digest(places.sources()):
+    ours = source_digest(places.sources())
+    theirs = manifest.get("sources", {})
+    if manifest.get("api") != API or any(theirs.get(name) != ours.get(name) for name in _SHARED_LAYOUT):
         raise PinsError(f"pins under {layout.pins} are of another version; run: tracerd unload, then load")
     if manifest.get("definitions", {}).get("CAISSON_BOX_LEVEL") != layout.box_level:
         raise PinsError(f"pins under {layout.pins} expect boxes at another depth; run: tracerd unload, then load")
     missing = [hook for hook in manifest["hooks"] if not (layout.pins / f"link_{hook}").exists()]
     if missing:
         raise PinsError(f"pins under {layout.pins} lack {', '.join(missing)}; run: tracerd unload, then load")
+    if theirs != ours:
+        raise PinsOlder(f"pins under {layout.pins} are of another build; run: tracerd unload, then load", manifest)
     return manifest
 
 

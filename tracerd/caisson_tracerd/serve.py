@@ -24,7 +24,7 @@ from grpc_health.v1.health import aio as health  # pyright: ignore[reportAttribu
 from caisson_tracerd import pins, selftest
 from caisson_tracerd.box import Note
 from caisson_tracerd.config import Endpoint
-from caisson_tracerd.errors import BpfError, PinsError, ServeError, TracerdError, UsageError
+from caisson_tracerd.errors import BpfError, PinsError, PinsOlder, ServeError, TracerdError, UsageError
 from caisson_tracerd.layout import Layout
 from caisson_tracerd.ledger import Ledger
 from caisson_tracerd.loader import API
@@ -126,8 +126,12 @@ def _adopt_or_load(layout: Layout) -> dict[str, Any]:
     try:
         manifest = pins.check(layout)
     except PinsError as problem:
-        if open_boxes(layout):
-            raise PinsError(f"{problem} (boxes are open: {', '.join(open_boxes(layout))})") from None
+        waiting = open_boxes(layout)
+        if waiting and isinstance(problem, PinsOlder):
+            LOG.say(Priority.NOTICE, "programs of another build stay, boxes depend on them", boxes=len(waiting))
+            return problem.manifest
+        if waiting:
+            raise PinsError(f"{problem} (boxes are open: {', '.join(waiting)})") from None
         say(f"{problem}; no box is open, so they are loaded anew")
         pins.unload(layout)
         manifest = None

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from caisson_tracerd import pins
-from caisson_tracerd.errors import TracerdError
+from caisson_tracerd.errors import PinsOlder, TracerdError
 from caisson_tracerd.layout import Layout
 
 
@@ -15,7 +15,9 @@ def look(layout: Layout) -> dict[str, Any]:
     """Programs, daemon and the caller's boxes, ready for JSON."""
     try:
         manifest = pins.check(layout)
-        programs = f"{manifest['tier']} tier, pinned under {layout.pins}" if manifest else "not loaded"
+        programs = f"{manifest['tier']} tier, pinned under {manifest['pins']}" if manifest else "not loaded"
+    except PinsOlder as problem:
+        manifest, programs = problem.manifest, f"{problem.manifest['tier']} tier, {problem}"
     except TracerdError as problem:
         manifest, programs = None, str(problem)
     answer = asyncio.run(_ask(layout))
