@@ -17,7 +17,8 @@ fi
 have() {  # a package counts as present when dpkg has it, or when what it brings is there by other means
   dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed && return 0
   case $1 in
-    nodejs) command -v node >/dev/null ;; git) command -v git >/dev/null ;; *) return 1 ;;
+    nodejs) command -v node >/dev/null ;; git) command -v git >/dev/null ;;
+    docker.io) command -v dockerd >/dev/null ;; busybox-static) [ -x /bin/busybox ] ;; *) return 1 ;;
   esac
 }
 missing=""

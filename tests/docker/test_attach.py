@@ -278,3 +278,28 @@ def test_no_bundle_is_left_when_nothing_could_be_attached(client, daemon, tracer
     _, stderr = child.communicate(timeout=30)
     assert child.returncode != 0 and "knows no container nosuch" in stderr and "Traceback" not in stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tracerd_attach_says_what_ran_then_and_counts_what_came(client, daemon, tracerd, tmp_path):
+    from caisson_proto.record import decode
+
+    line = "while :; do /bin/busybox true; /bin/busybox usleep 50000; done"
+    with running(client, line) as container:
+        words = [sys.executable, "-m", "caisson_tracerd.cli", "attach", container.name, "--for", "0.6", "--json"]
+        words += ["-o", str(tmp_path / "records"), "--docker-host", daemon.host, *tracerd._places]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done.stderr
+        container.reload()
+        assert container.status == "running"
+    said = json.loads(done.stdout)
+    assert f"{container.name}: recorded since {said['since_boottime_ns']} ns after boot" in done.stderr
+    assert "busybox sh -c" in done.stderr
+    records = list(decode((tmp_path / "records").read_bytes()))
+    found = sum(record.kind is Kind.EXEC for record in records)
+    assert said["counts"]["exec"] == {"seen": found, "delivered": found, "lost": 0} and found > 3
+    words = [sys.executable, "-m", "caisson_tracerd.cli", "attach", "nosuch", *tracerd._places]
+    again = subprocess.run(
+        [*words, "--docker-host", daemon.host], env=environment, capture_output=True, text=True, timeout=30
+    )
+    assert again.returncode == 3 and "knows no container nosuch" in again.stderr and "Traceback" not in again.stderr

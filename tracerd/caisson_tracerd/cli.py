@@ -130,6 +130,46 @@ def load(layout: Layout, as_json: bool) -> None:
 
 @main.command(epilog=EXIT_CODES)
 @_places
+@click.argument("container", required=False, default="")
+@click.option("--cgroup", default="", metavar="PATH", help="A version 2 cgroup instead of a container.")
+@click.option("--docker-host", default="", metavar="URL", help="The Docker daemon that knows the container.")
+@click.option("--for", "seconds", type=click.FloatRange(min=0), help="Stop after so many seconds.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="A new file for the records (caisson_proto.record).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def attach(
+    layout: Layout,
+    container: str,
+    cgroup: str,
+    docker_host: str,
+    seconds: float | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Record a container that somebody else started, where it is, until it ends, --for is over or Ctrl-C.
+
+    Says at once from when on it is recorded, and what was running then. For a bundle: caisson-run attach.
+
+    \b
+    Example:
+      sudo tracerd attach web --for 60 -o web.bin
+    """
+    from caisson_tracerd.errors import UsageError
+    from caisson_tracerd.watch import attach as run
+
+    if bool(container) == bool(cgroup):
+        raise UsageError("say what to attach to: either a CONTAINER or --cgroup PATH")
+    if out is not None and out.exists():
+        raise UsageError(f"{out} exists already; name a new file")
+    said = run(layout, container, cgroup, docker_host, seconds, out)
+    if as_json:
+        click.echo(json.dumps(said, indent=1, sort_keys=True))
+    else:
+        for kind, count in said["counts"].items():
+            click.echo(f"{kind:8} {count['delivered']:>10} recorded {count['lost']:>10} lost")
+
+
+@main.command(epilog=EXIT_CODES)
+@_places
 def unload(layout: Layout) -> None:
     """Remove pins and our own mount. Boxes that are open lose their witness."""
     from caisson_tracerd import pins
