@@ -39,6 +39,8 @@ REASONS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "handles": ("opens without a name", ("open_by_handle_at", "name_to_handle_at", "fanotify_init", "fanotify_mark")),
     "numa": ("moves other processes' memory", ("move_pages", "migrate_pages")),
+    "families": ("sockets that no network namespace confines (vsock, packet, alg); answered ENOSYS", ()),
+    "compat32": ("32-bit and x32 calls have other numbers than this table; answered ENOSYS", ()),
 }  # fmt: skip
 """Groups refused with EPERM: name to (reason, system calls)."""
 
@@ -110,14 +112,17 @@ def profile(allow: Collection[str] = ()) -> dict[str, Any]:
         rule(("unshare",), False, (0, "MASKED_EQ", NEW_NAMESPACES | _NEW_TIME, 0))
         # Docker before 23 does not know defaultErrnoRet, and libc goes back to clone on ENOSYS alone.
         rules.append({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS})
-    for family in (_AF_UNIX, _AF_INET, _AF_INET6):
-        rule(("socket",), False, (0, "EQ", family, 0))
-    rule(("socket",), False, (0, "EQ", _AF_NETLINK, 0), (2, "EQ", 0, 0))
+    if "families" in allow:
+        rule(("socket",))
+    else:
+        for family in (_AF_UNIX, _AF_INET, _AF_INET6):
+            rule(("socket",), False, (0, "EQ", family, 0))
+        rule(("socket",), False, (0, "EQ", _AF_NETLINK, 0), (2, "EQ", 0, 0))
     rule(("socketpair",), False, (0, "EQ", _AF_UNIX, 0))
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": errno.ENOSYS,
-        "architectures": ["SCMP_ARCH_X86_64"],
+        "architectures": ["SCMP_ARCH_X86_64", *(("SCMP_ARCH_X86", "SCMP_ARCH_X32") if "compat32" in allow else ())],
         "syscalls": rules,
     }
 
@@ -133,7 +138,7 @@ def build(allow: Collection[str] = ()) -> bytes:
         raise ToolMissing(f"libseccomp cannot be loaded ({problem}); install the package libseccomp2") from problem
     _checked(allow)
     table = lib.SyscallFilter(lib.ERRNO(errno.ENOSYS))
-    table.set_attr(lib.Attr.ACT_BADARCH, lib.ERRNO(errno.ENOSYS))
+    table.set_attr(lib.Attr.ACT_BADARCH, lib.ALLOW if "compat32" in allow else lib.ERRNO(errno.ENOSYS))
     try:
         table.set_attr(lib.Attr.CTL_OPTIMIZE, 2)  # binary tree instead of a chain of comparisons
     except OSError:
@@ -157,9 +162,12 @@ def build(allow: Collection[str] = ()) -> bytes:
         for name, mask in (("clone", NEW_NAMESPACES), ("unshare", NEW_NAMESPACES | _NEW_TIME)):
             rule(lib.ALLOW, name, lib.Arg(0, lib.MASKED_EQ, mask, 0))
         # clone3 passes its flags in memory, where no filter looks: the default, ENOSYS, sends libc back to clone.
-    for family in (_AF_UNIX, _AF_INET, _AF_INET6):
-        rule(lib.ALLOW, "socket", lib.Arg(0, lib.EQ, family))
-    rule(lib.ALLOW, "socket", lib.Arg(0, lib.EQ, _AF_NETLINK), lib.Arg(2, lib.EQ, 0))
+    if "families" in allow:
+        rule(lib.ALLOW, "socket")
+    else:
+        for family in (_AF_UNIX, _AF_INET, _AF_INET6):
+            rule(lib.ALLOW, "socket", lib.Arg(0, lib.EQ, family))
+        rule(lib.ALLOW, "socket", lib.Arg(0, lib.EQ, _AF_NETLINK), lib.Arg(2, lib.EQ, 0))
     rule(lib.ALLOW, "socketpair", lib.Arg(0, lib.EQ, _AF_UNIX))
     descriptor = os.memfd_create("filter", os.MFD_CLOEXEC)
     with open(descriptor, "rb") as file:

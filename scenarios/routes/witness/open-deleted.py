@@ -44,7 +44,7 @@ elif CASE == "tmpfile":
     first = os.open(HERE, os.O_TMPFILE | os.O_RDWR)
     say("open", "openat", path=HERE, **identity(first))
 else:
-    first = os.memfd_create(NONCE)
+    first = os.memfd_create(NONCE + "/../x" if CASE == "memfd-slash" else NONCE)
 link = b"/proc/self/fd/%d" % first
 fd = os.open(link, os.O_RDONLY)
 say("open", "openat", path=link, object=b"memfd:" + NONCE.encode() if CASE == "memfd" else None, **identity(fd))

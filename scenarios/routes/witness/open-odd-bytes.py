@@ -35,7 +35,7 @@ def identity(fd):
 
 
 os.mkdir(HERE)
-for name in (b"new\nline", b"\x1b[31mred\x1b[0m", b"\xff\xfe\x80", b'quote")= 3</x>', b" \t\\040 "):
+for name in (b"new\nline", b"\x1b[31mred\x1b[0m", b"\xff\xfe\x80", b'quote")= 3<x>', b" \t\\040 "):
     path = make(name)
     fd = os.open(path, os.O_RDONLY)
     say("open", "openat", path=path, object=path, **identity(fd))
