@@ -1,0 +1,59 @@
+"""A program that does what the witness records, an exact number of times, at the full speed of both cores."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from caisson_proto import tracerd_pb2 as pb
+from caisson_proto.record import Kind
+
+
+def build(folder: Path) -> Path:
+    """The compiled storm; the test is skipped where there is no compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    target = folder / "storm"
+    subprocess.run([compiler, "-O2", "-o", target, Path(__file__).with_name("storm.c")], check=True)
+    return target
+
+
+def heads(journal: bytes) -> tuple[Counter[int], list[int]]:
+    """Records of each kind, and their numbers, from the heads alone: a storm is too much to decode in a test."""
+    kinds: Counter[int] = Counter()
+    numbers, at, head = [], 0, struct.Struct("<I4xIHHQ").unpack_from
+    while at < len(journal):
+        length, size, kind, _, number = head(journal, at)
+        assert length == size, "no discarded, no half record"
+        kinds[kind] += 1
+        numbers.append(number)
+        at += 8 + (length + 7 & ~7)
+    assert at == len(journal)
+    return kinds, numbers
+
+
+def assert_conserved(counts: dict[str, pb.ClassCount], journal: bytes) -> None:
+    """The law, for every class, and that what was delivered is what is in the journal, each once.
+
+    Where nothing was dropped, the numbers have no gap.
+    """
+    kinds, numbers = heads(journal)
+    for kind in Kind:
+        count = counts[kind.name.lower()]
+        assert count.seen == count.delivered + count.dropped_ring + count.dropped_map + count.unreadable, kind
+        assert count.delivered == kinds[kind], kind
+    numbers.sort()
+    assert len(numbers) == len(set(numbers))
+    seen = sum(count.seen for count in counts.values())
+    assert not numbers or numbers[-1] <= seen
+    if not dropped(counts):
+        assert numbers == list(range(1, seen + 1))
+
+
+def dropped(counts: dict[str, pb.ClassCount]) -> int:
+    return sum(count.dropped_ring + count.dropped_map + count.unreadable for count in counts.values())
