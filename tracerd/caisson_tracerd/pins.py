@@ -16,7 +16,7 @@ from caisson_tracerd.loader import API, remove_pins, source_digest
 
 SYSTEM_PYTHON: Final = "/usr/bin/python3"
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
-_LOAD_TIMEOUT_S: Final = 120
+_LOAD_TIMEOUT_S: Final = 300
 _SHARED_LAYOUT: Final = ("record.h", "lib/maps.h", "lib/sizes.h")
 """Sources that say what programs and daemon share; pins in which these differ cannot be adopted."""
 
