@@ -77,6 +77,11 @@ def main() -> None:
 @click.option("--config", type=Path, help="A file with allow, ring_size and metrics; options here come on top.")
 @click.option("--ring-size", type=int, help="Bytes of a box's ring.  [default: 4194304]")
 @click.option("--metrics", metavar="ADDRESS", help="Serve metrics at 127.0.0.1:PORT, [::1]:PORT or unix:PATH.")
+@click.option("--listen", metavar="HOST:PORT", help="Serve TCP too, with mutual TLS only.")
+@click.option("--tls-cert", type=Path, help="The daemon's certificate, PEM.")
+@click.option("--tls-key", type=Path, help="Its key, PEM.")
+@click.option("--tls-ca", type=Path, help="The authority that signs the certificates of clients, PEM.")
+@click.option("--tls-user", multiple=True, metavar="NAME=USER", help="Whose a client certificate's name is; repeat.")
 @click.option("--unload-on-exit", is_flag=True, help="Drop every box and remove every pin at the end.")
 def serve(
     layout: Layout,
@@ -84,6 +89,11 @@ def serve(
     config: Path | None,
     ring_size: int | None,
     metrics: str | None,
+    listen: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
+    tls_user: tuple[str, ...],
     unload_on_exit: bool,
 ) -> None:
     """Run the daemon until SIGTERM. Loads the programs if they are not loaded, and proves that they see.
@@ -104,7 +114,26 @@ def serve(
     users = {uid_of(name) for name in allow} | known_uids(found.allow)
     ring_bytes = checked_ring_bytes(ring_size if ring_size is not None else found.ring_size)
     where = endpoint(metrics) if metrics else found.metrics
-    run(Options(layout, tuple(sorted(users)), ring_bytes, unload_on_exit, where))
+    address = listen or found.tcp.listen
+    tcp = None
+    if address:
+        from caisson_tracerd.listen import Tcp
+
+        names = dict(found.tcp.users) | dict(_pair(word) for word in tls_user)
+        whose = {name: uid_of(user) for name, user in names.items()}
+        tcp = Tcp.checked(
+            address, tls_cert or found.tcp.cert, tls_key or found.tcp.key, tls_ca or found.tcp.ca, whose
+        )  # fmt: skip
+    run(Options(layout, tuple(sorted(users)), ring_bytes, unload_on_exit, where, tcp))
+
+
+def _pair(word: str) -> tuple[str, str]:
+    from caisson_tracerd.errors import UsageError
+
+    name, equals, user = word.rpartition("=")
+    if not equals or not name or not user:
+        raise UsageError(f"--tls-user {word!r} is not NAME=USER")
+    return name, user
 
 
 @main.command(epilog=EXIT_CODES)

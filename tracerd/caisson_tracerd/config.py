@@ -29,12 +29,24 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class TcpWanted:
+    """The table ``[tcp]``: address, files, and whose certificate is which user's (name in it -> user name or uid)."""
+
+    listen: str = ""
+    cert: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    users: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The file's content. ``allow`` are user names or uids as written; ``metrics`` None means: not served."""
 
     allow: tuple[str, ...] = ()
     ring_size: int = DEFAULT_RING_BYTES
     metrics: Endpoint | None = None
+    tcp: TcpWanted = TcpWanted()
 
 
 def read(path: Path) -> Config:
@@ -53,9 +65,9 @@ def read(path: Path) -> Config:
 
 def parse(found: dict[str, Any]) -> Config:
     """A Config from parsed TOML; UsageError without the file's name."""
-    unknown = sorted(set(found) - {"allow", "ring_size", "metrics"})
+    unknown = sorted(set(found) - {"allow", "ring_size", "metrics", "tcp"})
     if unknown:
-        raise UsageError(f"unknown key {unknown[0]!r}; known are allow, ring_size and metrics")
+        raise UsageError(f"unknown key {unknown[0]!r}; known are allow, ring_size, metrics and tcp")
     allow = found.get("allow", [])
     if not isinstance(allow, list) or not all(isinstance(name, str) and name for name in allow):
         raise UsageError('allow must be a list of user names, as in allow = ["alice"]')
@@ -65,7 +77,24 @@ def parse(found: dict[str, Any]) -> Config:
     metrics = found.get("metrics", "")
     if not isinstance(metrics, str):
         raise UsageError('metrics must be an address, as in metrics = "127.0.0.1:9477"')
-    return Config(tuple(allow), ring_size, endpoint(metrics) if metrics else None)
+    return Config(tuple(allow), ring_size, endpoint(metrics) if metrics else None, _tcp(found.get("tcp", {})))
+
+
+def _tcp(found: object) -> TcpWanted:
+    if not isinstance(found, dict):
+        raise UsageError("tcp must be a table, as in [tcp]")
+    table: dict[str, object] = found
+    unknown = sorted(set(table) - {"listen", "cert", "key", "ca", "users"})
+    if unknown:
+        raise UsageError(f"unknown key 'tcp.{unknown[0]}'; known are listen, cert, key, ca and users")
+    words = {name: table.get(name, "") for name in ("listen", "cert", "key", "ca")}
+    users = table.get("users", {})
+    if not all(isinstance(word, str) for word in words.values()):
+        raise UsageError("tcp.listen, tcp.cert, tcp.key and tcp.ca must be texts")
+    if not isinstance(users, dict) or not all(isinstance(user, str) and user for user in users.values()):
+        raise UsageError('tcp.users must be a table of names in certificates, as in "runner.test" = "alice"')
+    cert, key, ca = (Path(str(words[name])) if words[name] else None for name in ("cert", "key", "ca"))
+    return TcpWanted(str(words["listen"]), cert, key, ca, tuple(sorted(users.items())))
 
 
 def endpoint(text: str) -> Endpoint:

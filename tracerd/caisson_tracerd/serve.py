@@ -8,18 +8,14 @@ import fcntl
 import json
 import os
 import pwd
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
-import grpc.aio
 from caisson_proto import tracerd_pb2 as pb
-from caisson_proto import tracerd_pb2_grpc as rpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health  # pyright: ignore[reportAttributeAccessIssue]
 
 from caisson_tracerd import pins, selftest
 from caisson_tracerd.box import Note
@@ -27,14 +23,12 @@ from caisson_tracerd.config import Endpoint
 from caisson_tracerd.errors import BpfError, PinsError, PinsOlder, ServeError, TracerdError, UsageError
 from caisson_tracerd.layout import Layout
 from caisson_tracerd.ledger import Ledger
+from caisson_tracerd.listen import Tcp, listening
 from caisson_tracerd.loader import API
 from caisson_tracerd.log import LOG, Priority
 from caisson_tracerd.notify import Pulse, notify
 from caisson_tracerd.registry import Registry
-from caisson_tracerd.service import Service, boot_wall_ns, package_version
-
-SERVICE_NAME = "caisson.v1.Tracerd"
-_GRACE_S = 1.0
+from caisson_tracerd.service import boot_wall_ns, package_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +40,7 @@ class Options:
     ring_bytes: int = 4 << 20
     unload_on_exit: bool = False
     metrics: Endpoint | None = None
+    tcp: Tcp | None = None
 
 
 def uid_of(name: str) -> int:
@@ -74,6 +69,7 @@ def say(text: str) -> None:
 def serve(options: Options) -> None:
     """Run until SIGTERM or SIGINT. TracerdError when it cannot begin."""
     pins.require_root()
+    _raise_open_files()
     os.umask(0o022)  # cgroups of plain users must be reachable for them; what is private has its own mode
     layout = options.layout
     for folder in (layout.run_dir, layout.state_dir):
@@ -152,7 +148,6 @@ def open_boxes(layout: Layout) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def _servers(options: Options, registry: Registry, manifest: dict[str, Any]) -> AsyncIterator[None]:
-    """One server for each user, each on its own socket; all gone at the end."""
     info = pb.GetInfoResponse(
         version=package_version(),
         api=API,
@@ -161,38 +156,8 @@ async def _servers(options: Options, registry: Registry, manifest: dict[str, Any
         manifest_json=json.dumps(manifest, sort_keys=True),
         boot_wall_ns=boot_wall_ns(),
     )
-    async with contextlib.AsyncExitStack() as stack:
-        for uid in sorted({0, *options.allow}):
-            await stack.enter_async_context(_server(options.layout, registry, uid, info))
+    async with listening(options.layout, registry, {0, *options.allow}, info, options.tcp):
         yield
-
-
-@contextlib.asynccontextmanager
-async def _server(layout: Layout, registry: Registry, uid: int, info: pb.GetInfoResponse) -> AsyncIterator[None]:
-    path = layout.socket(uid)
-    _make_folder(path.parent, 0o755)
-    path.unlink(missing_ok=True)  # a killed daemon's; the lock says that nobody listens
-    server = grpc.aio.server()
-    checker = health.HealthServicer()
-    rpc.add_TracerdServicer_to_server(Service(registry, uid, info), server)
-    health_pb2_grpc.add_HealthServicer_to_server(checker, server)
-    for name in ("", SERVICE_NAME):
-        await checker.set(name, health_pb2.HealthCheckResponse.SERVING)
-    try:
-        server.add_insecure_port(f"unix:{path}")
-        await server.start()
-        path.chmod(0o600)
-        os.chown(path, uid, -1)
-    except (RuntimeError, OSError) as problem:
-        raise ServeError(f"socket {path} cannot be made: {problem}") from None
-    try:
-        yield
-    finally:
-        await checker.enter_graceful_shutdown()
-        await server.stop(_GRACE_S)
-        path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            path.parent.rmdir()
 
 
 @contextlib.contextmanager
@@ -208,6 +173,14 @@ def lock(layout: Layout) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _raise_open_files() -> None:
+    """A box holds three descriptors, a follower one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _make_folder(folder: Path, mode: int) -> None:
