@@ -25,6 +25,7 @@ witness_option = click.option(
     type=click.Choice(["auto", "ebpf", "strace", "none"]),
     default="auto",
     show_default=True,
+    is_eager=True,  # before --lossless, in whichever order they are written
     help="What watches the box. auto takes the best one here and says which and why.",
 )
 
@@ -42,6 +43,24 @@ def engine_options(command: F) -> F:
     return engine(host(command))
 
 
+def _lossless(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """The flag is one more name of a witness."""
+    if not wanted:
+        return
+    if context.params.get("witness", "auto") not in ("auto", "ebpf"):
+        raise click.BadParameter("only the witness ebpf can be lossless")
+    from caisson_runner.witness.choose import LOSSLESS
+
+    context.params["witness"] = LOSSLESS
+
+
+lossless_option = click.option(
+    "--lossless",
+    is_flag=True,
+    expose_value=False,
+    callback=_lossless,
+    help="Let the box stand still rather than outrun its record: nothing is dropped, however much it does.",
+)
 base_option = click.option(
     "--base",
     "bases",
@@ -76,6 +95,7 @@ def cli() -> None:
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="The bundle's folder. It must not exist yet.")
 @click.option("--seed", type=int, help="Seed of the held-out inputs; without it one is drawn and recorded.")
 @witness_option
+@lossless_option
 @engine_options
 @base_option
 @json_option
@@ -119,6 +139,7 @@ def run(
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Where plan, bundles and results go.")
 @click.option("--resume", is_flag=True, help="Go on with the suite in --out (or the newest one): whole runs are kept.")
 @witness_option
+@lossless_option
 @engine_options
 @base_option
 @json_option

@@ -14,15 +14,20 @@ from caisson_runner.witness.seam import Witness
 from caisson_runner.witness.strace import StraceWitness, command
 
 NAMES = ("auto", "ebpf", "strace", "none")
+LOSSLESS = "ebpf, lossless"
+"""What `--lossless` asks for."""
 
 
 def choose(name: str = "auto", socket: Path | None = None) -> Witness:
     """The witness called ``name``; with ``auto`` the best one to be had: ebpf, else strace, else none.
 
     ``socket`` is tracerd's, by default this user's (or ``CAISSON_TRACERD_SOCKET``). A witness that was asked for by
-    name and cannot be had raises `WitnessUnavailable`; ``auto`` never raises. Blocks for at most a few seconds.
+    name and cannot be had raises `WitnessUnavailable`; ``auto`` never raises. `LOSSLESS` is ebpf with boxes that stand
+    still rather than outrun their record. Blocks for at most a few seconds.
     """
     path = socket or default_socket()
+    if name == LOSSLESS:
+        return EbpfWitness(path, ask(path), lossless=True)
     if name == "ebpf":
         return EbpfWitness(path, ask(path))
     if name == "strace":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -29,6 +29,21 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class Freezes:
+    """How often and how long a lossless box stood still while its ring was drained; all times CLOCK_BOOTTIME ns.
+
+    ``peak_bytes`` of ``ring_bytes`` is how near it came to dropping; ``gaps`` are the first thousand (begin, end).
+    """
+
+    count: int = 0
+    total_ns: int = 0
+    longest_ns: int = 0
+    peak_bytes: int = 0
+    ring_bytes: int = 0
+    gaps: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Coverage:
     """``chosen`` says why this witness.
 
@@ -45,6 +60,8 @@ class Coverage:
     gaps: tuple[str, ...] = ()
     boot_wall_ns: int = 0
     manifest: Mapping[str, Any] | None = None
+    freezes: Freezes | None = None
+    """Of a lossless run; standing still is no gap in the record."""
 
     @property
     def dropped(self) -> int:
@@ -99,4 +116,5 @@ class Coverage:
             "gaps": list(self.gaps),
             "boot_wall_ns": self.boot_wall_ns,
             "manifest": self.manifest,
+            "freezes": asdict(self.freezes) if self.freezes is not None else None,
         }

@@ -31,7 +31,7 @@ def sweep() -> None:
 
 def owner() -> str:
     """This process as it stands in names: pid namespace, pid and start time."""
-    return f"r{_pid_namespace():x}-{os.getpid():x}-{start_ticks(os.getpid()):x}"
+    return f"r{pid_namespace():x}-{os.getpid():x}-{start_ticks(os.getpid()):x}"
 
 
 def owner_is_gone(name: str) -> bool:
@@ -41,7 +41,7 @@ def owner_is_gone(name: str) -> bool:
         namespace, pid, ticks = (int(word, 16) for word in (words[0].removeprefix("r"), *words[1:3]))
     except (ValueError, IndexError):
         return False
-    return name.startswith("r") and namespace == _pid_namespace() and start_ticks(pid) != ticks
+    return name.startswith("r") and namespace == pid_namespace() and start_ticks(pid) != ticks
 
 
 def start_ticks(pid: int) -> int:
@@ -52,5 +52,6 @@ def start_ticks(pid: int) -> int:
         return 0
 
 
-def _pid_namespace() -> int:
+def pid_namespace() -> int:
+    """The inode that tells our pid namespace from others."""
     return Path("/proc/self/ns/pid").stat().st_ino
