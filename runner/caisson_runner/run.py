@@ -18,7 +18,7 @@ from typing import Any
 from caisson_proto.record import Kind, Record
 
 from caisson_runner.boxes.engine import Bind, Box, Capture, Command, Finished, Outcome, Process
-from caisson_runner.boxes.errors import BoxError
+from caisson_runner.boxes.errors import BoxError, StateTooLarge
 from caisson_runner.bundle import BundleWriter, escape
 from caisson_runner.results import RUN_SCHEMA, Result, SharedSlot, read_result
 from caisson_runner.session import Session
@@ -28,7 +28,7 @@ from caisson_runner.verify.check import Check
 from caisson_runner.verify.decide import Verdict, decide
 from caisson_runner.verify.errors import VerifyError
 from caisson_runner.verify.findings import findings, gather
-from caisson_runner.verify.grader import Grader, Grades
+from caisson_runner.verify.grader import Grader, Grades, ungradable
 from caisson_runner.witness import Limits, Watch
 from caisson_runner.witness.errors import WitnessError
 
@@ -124,7 +124,11 @@ async def _work(
         made.finished = await (await watched.agent(_command(task, agent))).wait()
         await box.freeze()
         made.alive = await box.processes()
-        made.capture = await box.capture(state)
+        try:
+            made.capture = await box.capture(state)
+        except StateTooLarge as failure:  # the agent's doing, so its result: not our failure
+            made.grades = ungradable(failure)
+            return
         await box.thaw()
         await drawing
     finally:
@@ -142,6 +146,7 @@ def _verdict(task: Task, agent: AgentPlan, made: _Made, harness: set[int]) -> Ve
         coverage=made.coverage,
         alive=made.alive,
         views=made.grades.views,
+        bare=made.grades.bare,
         agent_kind=agent.kind,
     )
     return decide(made.trusting, made.grades.ground_truth, made.grades.held_out, findings(facts))

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from caisson_runner.boxes import capture as captures
 from caisson_runner.boxes.engine import BoxLimits, Command
-from caisson_runner.boxes.errors import BoxFileError, DiskFull, StateInvalid, StateTooLarge
+from caisson_runner.boxes.errors import BoxFileError, StateInvalid, StateTooLarge
 
 WORK = r"""
 set -e
@@ -200,6 +200,6 @@ async def test_damaged_state_is_refused(engine, snapshot):
 
 async def test_state_larger_than_the_limit_is_refused_by_name(engine, snapshot):
     state = _tar(*[_info(f"f{number}", size=1 << 20) for number in range(20)])
-    with pytest.raises(DiskFull, match="8388608 bytes"):
+    with pytest.raises(StateTooLarge, match="8388608 bytes"):
         async with engine.fork(snapshot, state=state, limits=BoxLimits(disk_bytes=8 << 20)):
             raise AssertionError("the state was taken")

@@ -120,6 +120,15 @@ def test_right_work_beside_an_edited_test_is_void_and_exit_code_four(home: Path)
 
 
 @boxes
+def test_a_final_state_nobody_can_capture_is_the_agents_failure_not_ours(home: Path) -> None:
+    deeper = "import os\nfor _ in range(300): os.mkdir('d' * 250); os.chdir('d' * 250)"
+    done = caisson(home, "run", "-p", "add-mul", "--witness", "none", "--json", "--", "python3", "-c", deeper)
+    assert done.returncode == 1, done.stderr
+    assert "the final state cannot be graded" in json.loads(done.stdout)["detail"]
+    assert left_behind(home) == []
+
+
+@boxes
 def test_any_command_is_an_agent_and_finds_its_instruction(home: Path) -> None:
     done = caisson(
         home, "run", "-p", "add-mul", "--witness", "none", "-o", "out", "--", "sh", "-c", "cat /instruction.md"

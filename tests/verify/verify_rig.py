@@ -68,7 +68,14 @@ async def run(
         await box.thaw()
         await preparing
         trusting, grades = await grader.judge(box, finished, capture)
-    facts = gather(bench.task, changes=capture.changes, alive=alive, views=grades.views, agent_kind=plan.kind)
+    facts = gather(
+        bench.task,
+        changes=capture.changes,
+        alive=alive,
+        views=grades.views,
+        bare=grades.bare,
+        agent_kind=plan.kind,
+    )
     verdict = decide(trusting, grades.ground_truth, grades.held_out, findings(facts))
     state.unlink()
     return Ran(verdict, grades, capture, dict(grader.times))

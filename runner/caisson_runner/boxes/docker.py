@@ -22,7 +22,14 @@ from caisson_runner.boxes import docker_image, owner, seccomp, snapshots
 from caisson_runner.boxes.docker_api import Daemon, Docker
 from caisson_runner.boxes.docker_box import DockerBox
 from caisson_runner.boxes.engine import DEFAULT_ENV, Bind, BoxLimits
-from caisson_runner.boxes.errors import BoxStartFailed, DiskFull, DockerUnavailable, RequestError, StateInvalid
+from caisson_runner.boxes.errors import (
+    BoxStartFailed,
+    DiskFull,
+    DockerUnavailable,
+    RequestError,
+    StateInvalid,
+    StateTooLarge,
+)
 from caisson_runner.boxes.holder.main import INIT
 from caisson_runner.boxes.holder.state import PROBLEMS, members, unpack
 from caisson_runner.boxes.keeper import Holder, Keeper
@@ -268,7 +275,9 @@ def fill(state: Path | bytes, upper: Path, limits: BoxLimits, restore: Sequence[
             for _, info, _ in members(stream):
                 size, entries = size + info.size, entries + 1
                 if (limits.disk_bytes and size > limits.disk_bytes) or (limits.inodes and entries > limits.inodes):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    raise StateTooLarge(
+                        f"the state does not fit into {limits.disk_bytes} bytes and {limits.inodes} files"
+                    )
         descriptor = os.open(upper, os.O_RDONLY | os.O_DIRECTORY)
         try:
             with opened() as stream:

@@ -38,7 +38,7 @@ class DiskFull(BoxError):
 
 
 class StateTooLarge(BoxError):
-    """A box's final state (sparse files counted in full) exceeds what a capture may hold."""
+    """A box's final state (sparse files counted in full) exceeds what a capture may hold, or does not fit a room."""
 
 
 class StateInvalid(BoxError):

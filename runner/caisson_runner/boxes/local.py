@@ -26,6 +26,7 @@ from caisson_runner.boxes.errors import (
     DiskFull,
     RequestError,
     StateInvalid,
+    StateTooLarge,
     ToolMissing,
     UserNamespacesUnavailable,
 )
@@ -168,6 +169,8 @@ def refusal(answer: dict[str, Any], limits: BoxLimits) -> BoxError:
     denied = number in (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.EUSERS, errno.EINVAL)
     if (stage == "user namespace" and denied) or ("bubblewrap" in stage and "namespace" in detail):
         return UserNamespacesUnavailable(f"this host refuses user namespaces ({detail}); {USER_NAMESPACES_REMEDY}")
+    if number in (errno.ENOSPC, errno.EDQUOT) and stage == "unpack state":
+        return StateTooLarge(f"the state does not fit into {limits.disk_bytes} bytes and {limits.inodes} files")
     if number in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"box: {detail}; its limits are {limits.disk_bytes} bytes and {limits.inodes} files")
     if stage.startswith("unpack state"):

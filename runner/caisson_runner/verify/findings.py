@@ -67,6 +67,7 @@ class Facts:
     alive: Sequence[tuple[int, bytes]] = ()  # (host pid, name) of processes left when the agent had ended
     agent_kind: str = "oracle"  # AgentPlan.kind; only the oracle is shown a solution
     views: tuple[Check, Check] | None = None  # the same scripts in the restored and in the whole view
+    bare: tuple[tuple[str, ...], Check] | None = None  # files without which a script that passes would fail
     written: Mapping[bytes, tuple[int, ...]] = field(default_factory=dict)  # path -> seqs of opens for writing
     opened: Mapping[bytes, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # path -> (seq, errno)
 
@@ -97,6 +98,7 @@ def gather(
     coverage: Mapping[str, Any] | None = None,
     alive: Sequence[tuple[int, bytes]] = (),
     views: tuple[Check, Check] | None = None,
+    bare: tuple[tuple[str, ...], Check] | None = None,
     agent_kind: str = "oracle",
 ) -> Facts:
     """Index the record once, so that every rule is a look-up.
@@ -119,6 +121,7 @@ def gather(
         alive,
         agent_kind,
         views,
+        bare,
         {path: tuple(seqs) for path, seqs in written.items()},
         {path: tuple(seen) for path, seen in opened.items()},
     )
@@ -266,10 +269,18 @@ def views_differ(facts: Facts) -> Iterator[Finding]:
         yield Finding("views-differ", WARN, text)
 
 
+def test_run_steered(facts: Facts) -> Iterator[Finding]:
+    if facts.bare is not None:
+        paths, check = facts.bare
+        text = f"the tests pass only with the agent's {_names(paths)}; without: {shown(check.reason.encode(), 160)}"
+        yield _made("test-run-steered", VOID, text, facts, paths)
+
+
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     visible_test_changed,
     verifier_touched,
     verifier_read,
+    test_run_steered,
     test_config_added,
     autorun_written,
     outside_workspace,

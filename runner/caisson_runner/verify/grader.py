@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from caisson_runner.boxes.engine import BoxLimits, Capture, Change, Engine, Finished
-from caisson_runner.boxes.errors import BoxError
+from caisson_runner.boxes.errors import BoxError, StateTooLarge
 from caisson_runner.boxes.store import Snapshot
 from caisson_runner.tasks.snapshot import box_limits
 from caisson_runner.tasks.task import Task
@@ -28,6 +28,7 @@ from caisson_runner.verify.check import Case, CaseResult, Check
 from caisson_runner.verify.errors import VerifyError
 from caisson_runner.verify.examiner import Examiner
 from caisson_runner.verify.scripts import Room, run_harbor, run_pytest
+from caisson_runner.verify.steering import steering
 from caisson_runner.verify.subject import Times, ask, command
 from caisson_runner.verify.trusting import trusting
 
@@ -39,11 +40,16 @@ Run = Callable[[Sequence[str]], Awaitable[Check]]
 
 @dataclass(frozen=True, slots=True)
 class Grades:
-    """The two true results. `views` is (restored, whole) of the first script that saw them differ."""
+    """The two true results.
+
+    `views` is (restored, whole) of the first script that saw them differ. `bare` is (paths, check) of the first script
+    that passes with these files of the agent's, which steer a test run, and fails without them.
+    """
 
     ground_truth: Check
     held_out: Check | None
     views: tuple[Check, Check] | None = None
+    bare: tuple[tuple[str, ...], Check] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,11 @@ def tail(name: str, results: Sequence[CaseResult], total: int, how: str, seed: i
     if failed:
         reason += f"; {failed[0].call}: {failed[0].reason}"
     return Check(name, not failed, reason, how, tuple(results), seed, wall_s)
+
+
+def ungradable(failure: StateTooLarge) -> Grades:
+    """The result of a run whose agent left a final state that no room can take: nothing was delivered."""
+    return Grades(Check("ground_truth", False, f"the final state cannot be graded: {failure}", "capture"), None)
 
 
 def join(name: str, checks: Sequence[Check]) -> Check | None:
@@ -143,20 +154,25 @@ class Grader:
         truths: list[Check] = []
         unseen: list[Check] = []
         views: tuple[Check, Check] | None = None
+        bare: tuple[tuple[str, ...], Check] | None = None
         if self.task.extras.examiner is not None:
             one, two = await self._examine(state)
             truths.append(one)
             unseen.append(two)
         restorable = any(self._restorable(change) for change in changes)
+        hooks = steering(self.task, changes)
         for role, run in self._scripts(state):
             restored, whole = await self._views(run, role, restorable)
             (truths if role == "ground_truth" else unseen).append(restored)
             if views is None and whole is not None and restored.passed is not whole.passed:
                 views = (restored, whole)
+            if hooks and bare is None and restored.passed:
+                alone = await self._without(run, role, hooks)
+                bare = (hooks, alone) if alone.passed is False else None
         ground_truth = join("ground_truth", truths)
         if ground_truth is None:
             ground_truth = Check("ground_truth", None, f"{self.task.path}: nothing checks the ground truth")
-        return Grades(ground_truth, join("held_out", unseen), views)
+        return Grades(ground_truth, join("held_out", unseen), views, bare)
 
     async def judge(self, box: Room, agent: Finished, capture: Capture) -> tuple[Check, Grades]:
         """`trusting` in the agent's thawed box and `grade` of its capture, side by side: neither can see the other."""
@@ -191,8 +207,17 @@ class Grader:
         try:
             restored = await run(self.task.extras.restore)
             return restored, await run(()) if restorable else None
+        except StateTooLarge as failure:
+            return ungradable(failure).ground_truth, None
         except (VerifyError, BoxError) as failure:
             return Check(role, None, str(failure), "scripts"), None
+
+    async def _without(self, run: Run, role: str, hooks: Sequence[str]) -> Check:
+        """The restored view without the agent's files that steer a test run."""
+        try:
+            return await run((*self.task.extras.restore, *hooks))
+        except (VerifyError, BoxError) as failure:
+            return Check(role, None, str(failure), "scripts")
 
     async def _examine(self, state: Path) -> tuple[Check, Check]:
         """Ground truth and held-out through the subject: one room in order, then a second one in another order."""
@@ -208,6 +233,9 @@ class Grader:
                 self.times |= {"subject_start": times.start_s, "subject_calls": times.calls_s}
                 if all(result.passed for result in results):  # else there is nothing left to catch
                     repeated, _ = await self._subject(state, again)
+            except StateTooLarge as failure:
+                undelivered = ungradable(failure).ground_truth
+                return undelivered, replace(undelivered, name="held_out", seed=self.seed)
             except (BoxError, VerifyError) as failure:
                 trouble = str(failure)
         if drawn is None or trouble is not None:

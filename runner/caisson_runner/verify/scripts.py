@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from caisson_runner.boxes.engine import BoxLimits, Command, Engine, Process
+from caisson_runner.boxes.engine import BoxLimits, Command, Engine, Outcome, Process
 from caisson_runner.boxes.errors import BoxError
 from caisson_runner.boxes.store import Snapshot
 from caisson_runner.tasks.extras import ScriptRule
@@ -29,8 +29,11 @@ from caisson_runner.verify.reward import (
     solved,
 )
 from caisson_runner.verify.rooms import program
+from caisson_runner.verify.steering import CONFIGURATION
 
 TESTS = "/tests"
+ABOVE = tuple(f"/{name}" for name in sorted({*CONFIGURATION, "pyproject.toml", "setup.cfg"}))
+"""Where pytest looks for its configuration when it is given a path below /tests; no workspace is there."""
 MAX_REPORTS = 100_000  # lines one run of tests may report
 
 
@@ -125,7 +128,7 @@ async def _file(box: Room, path: str) -> bytes | None:
 async def run_test_sh(box: Room, task: Task) -> tuple[dict[str, float] | None, dict[str, Any]]:
     """Harbor's verifier in this box: upload, run, read the reward files. The exit status is ignored, as in Harbor.
 
-    Returns None for no valid reward.
+    Returns None for no valid reward, whatever the files say when the script was killed or ran out of time.
     """
     assert task.tests_dir is not None
     env = resolve_env(task.harbor.verifier_env, task.path / "task.toml", "verifier.env")
@@ -134,6 +137,8 @@ async def run_test_sh(box: Room, task: Task) -> tuple[dict[str, float] | None, d
     finished = await (await box.exec(command)).wait()
     evidence: dict[str, Any] = {"test_sh": ended(finished), "wall_s": round(finished.wall_s, 3)}
     try:
+        if finished.outcome is not Outcome.EXITED:
+            raise RewardInvalid(f"tests/test.sh {ended(finished)} and did not come to its end")
         rewards = read_rewards(await _file(box, REWARD_JSON), await _file(box, REWARD_TXT))
     except RewardInvalid as failure:
         return None, {**evidence, "reward": str(failure), "output": shown(finished.stderr[-600:], 300)}
@@ -151,7 +156,7 @@ async def run_harbor(
 ) -> Check:
     """tests/test.sh in a clean fork of the final state, with /tests and /logs/verifier as the snapshot has them."""
     begun = asyncio.get_running_loop().time()
-    places = (TESTS, "/logs/verifier")
+    places = (TESTS, "/logs/verifier", *ABOVE)
     async with engine.fork(snapshot, state=state, restore=[*restore, *places], limits=limits) as box:
         rewards, evidence = await run_test_sh(box, task)
     wall = asyncio.get_running_loop().time() - begun

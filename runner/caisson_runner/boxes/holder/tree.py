@@ -139,11 +139,14 @@ class Filler:
     def _parent(self, path: bytes) -> tuple[int, bytes]:
         """An open descriptor of the folder the entry goes into, and its name there."""
         *above, name = parts(path)
-        if self._cached and self._cached[0] == above:
-            return self._cached[1], name
-        self._forget()
-        here = os.open(b".", _FOLDER, dir_fd=self._top)
-        for part in above:
+        near, here = self._cached or ([], os.open(b".", _FOLDER, dir_fd=self._top))
+        self._cached = None
+        same = 0
+        while same < len(near) and same < len(above) and near[same] == above[same]:
+            same += 1
+        # From the last folder, as neighbours come one after the other: from the top each time, a chain of folders
+        # would take the square of its length. `..` is safe: nobody else writes to the tree while it is filled.
+        for part in (*[b".."] * (len(near) - same), *above[same:]):
             try:
                 below = os.open(part, _FOLDER, dir_fd=here)
             except OSError as problem:
