@@ -135,6 +135,7 @@ async def test_the_record_of_a_container_that_ended_is_whole(client, daemon, wit
     assert evidence.coverage["complete"], evidence.coverage["reason"]
 
 
+@pytest.mark.slow
 async def test_a_killed_and_restarted_daemon_goes_on_with_an_attached_container(client, daemon, tmp_path):
     from witness_daemon import Daemon
 

@@ -64,6 +64,32 @@ async def test_a_container_lies_below_the_cgroup_made_beforehand_in_every_hierar
         assert not (place / "caisson" / box.id).exists()
 
 
+async def test_where_the_daemon_takes_slices_alone_commands_run_in_our_cgroup_beside_the_container(daemon, store):
+    """The systemd driver cannot run here; what the engine does then can: this daemon puts containers elsewhere too."""
+    from dataclasses import replace
+
+    from caisson_runner.boxes.docker import DockerEngine
+    from caisson_runner.boxes.engine import Outcome
+
+    async with DockerEngine(store, host=daemon.host) as engine:
+        engine._daemon = replace(engine._daemon, systemd_cgroups=True)
+        snapshot = await engine.snapshot(SnapshotSpec())
+        async with engine.fork(snapshot, limits=BoxLimits(pids=20)) as box:
+            process = await box.start(Command(("/bin/sleep", "60")))
+            assert f"0::/caisson/{box.id}" in _cgroups(process.pid)
+            assert f"0::/docker/{box.container}" in _cgroups(box.init_pid)
+            bomb = await box.start(
+                Command(("/bin/sh", "-c", "i=0; while [ $i -lt 60 ]; do sleep 5 & i=$((i+1)); done"))
+            )
+            assert (await bomb.wait()).outcome is Outcome.PIDS
+            await box.freeze()
+            assert box.parent is not None and box.parent.frozen
+            await box.thaw()
+            await process.kill()
+            parent = box.parent.path
+    assert not parent.exists()
+
+
 def _cgroups(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cgroup").read_text().splitlines()
 

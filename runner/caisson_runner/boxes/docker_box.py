@@ -41,7 +41,8 @@ class DockerBox(LocalBox):
         self.parent: Cgroup | None = None
         """The cgroup made beforehand, the witness's or ours; the container's own lies below it."""
         self._docker = docker
-        self._places: list[Path] = []
+        self._made: list[Path] = []
+        """Version 1 folders the daemon makes on the way to the container's and leaves there."""
 
     def make_parent(self, given: Path | None, limits_too: bool) -> str:
         """Make or take the cgroup the container will be started below; its path as ``--cgroup-parent`` wants it."""
@@ -83,28 +84,29 @@ class DockerBox(LocalBox):
                 f"container {self.container[:12]} does not run on this machine as process {init}; "
                 "the docker engine needs a daemon on the same host, in the same pid namespace"
             )
-        root = v2_root()
-        mounts = hierarchies()
-        v2 = self.parent.path
+        root, mounts = v2_root(), hierarchies()
+        below = self.parent.path.relative_to(root) if root is not None else None
+        v2, places = self.parent.path, list[Path]()
         for line in lines:
             _, controllers, path = line.split(":", 2)
             if not controllers and root is not None and (root / path[1:]).is_relative_to(self.parent.path):
                 v2 = root / path[1:]
             elif controllers and self.container in path:
-                place = mounts.get(frozenset(controllers.split(",")))
-                if place is not None and place / path[1:] not in self._places:
-                    self._places.append(place / path[1:])
-        self._places.sort()
+                mount = mounts.get(frozenset(controllers.split(",")))
+                if mount is not None and mount / path[1:] not in places:
+                    places.append(mount / path[1:])
+                    if (mount / path[1:]).parent.relative_to(mount) == below:
+                        self._made.append((mount / path[1:]).parent)
         opened = Cgroup.open(v2)
-        self.cgroup = Cgroup(opened.path, opened.id, (), tuple(self._places))
+        self.cgroup = Cgroup(opened.path, opened.id, (), tuple(sorted(places)))
         self._counted = self.cgroup.stats()
 
     def leftovers(self) -> list[str]:
-        """Cgroup folders that stay when the daemon has removed the container: parents it made on the way to it."""
+        """Cgroup folders that stay when the daemon has removed the container."""
         if self.parent is None:
             return []
-        ours = (str(self.parent.path), *map(str, self.parent.v1)) if self._ours else ()
-        return list(dict.fromkeys([*(str(place.parent) for place in self._places), *ours]))
+        ours = (self.parent.path, *self.parent.v1) if self._ours else ()
+        return list(dict.fromkeys(map(str, (*self._made, *ours))))
 
     async def start(self, command: Command, *, admit: Admit | None = None, wrap: Sequence[str] = ()) -> LocalProcess:
         """See `LocalBox.start`. The process is in the container's cgroup before its gate opens, in every hierarchy."""
