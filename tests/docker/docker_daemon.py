@@ -41,6 +41,8 @@ class Dockerd:
         self.home = home
         self.process = process
         self.host = f"unix://{home}/docker.sock"
+        self.cgroup_parent = f"caisson-dockerd-{process.pid}"
+        """Where containers lie that say nothing else: not in the folder a daemon of the host would use."""
         self.environment = {**os.environ, "DOCKER_HOST": self.host, "DOCKER_CONFIG": str(home / "config")}
 
     def cli(self, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -63,7 +65,7 @@ def dockerd(home: Path, *extra: str, files: dict[str, str] | None = None) -> Ite
     words = [
         "dockerd", "--config-file", f"{home}/daemon.json", "--data-root", f"{home}/data", "--exec-root", f"{home}/exec",
         "--pidfile", f"{home}/docker.pid", "-H", f"unix://{home}/docker.sock", "--iptables=false", "--ip6tables=false",
-        "--bridge=none", "--ip-forward=false", "--ip-masq=false", *extra,
+        "--bridge=none", "--ip-forward=false", "--ip-masq=false", "--cgroup-parent=/caisson-dockerd-$$", *extra,
     ]  # fmt: skip
     lines.append("exec " + " ".join(words))
     libc = ctypes.CDLL(None)
@@ -114,6 +116,12 @@ def _end(daemon: Dockerd) -> None:
         time.sleep(0.1)
     for pid in _users(daemon.home):
         os.kill(pid, signal.SIGKILL)
+    for mount in Path("/sys/fs/cgroup").glob("*"):
+        for folder in (*mount.glob(f"{daemon.cgroup_parent}/*"), mount / daemon.cgroup_parent):
+            try:
+                folder.rmdir()
+            except OSError:
+                continue
     shutil.rmtree(daemon.home, ignore_errors=True)
 
 

@@ -160,8 +160,8 @@ class Docker:
 
         def clear(client: docker.DockerClient) -> None:
             label = f"{docker_image.LABEL_STORE}={store.home}"
-            for image in client.images.list(filters={"label": label}):
-                for name in image.tags:
+            for image in client.api.images(filters={"label": label}):
+                for name in image.get("RepoTags") or ():
                     if name not in kept:
                         try:
                             client.images.remove(name)

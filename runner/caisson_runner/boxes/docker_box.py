@@ -41,8 +41,8 @@ class DockerBox(LocalBox):
         self.parent: Cgroup | None = None
         """The cgroup made beforehand, the witness's or ours; the container's own lies below it."""
         self._docker = docker
-        self._made: list[Path] = []
-        """Version 1 folders the daemon makes on the way to the container's and leaves there."""
+        self._made: list[tuple[Path, Path]] = []
+        """Version 1 folders the daemon makes on the way to the container's and leaves there; each with its mount."""
 
     def make_parent(self, given: Path | None, limits_too: bool) -> str:
         """Make or take the cgroup the container will be started below; its path as ``--cgroup-parent`` wants it."""
@@ -57,7 +57,9 @@ class DockerBox(LocalBox):
         root = v2_root()
         if root is None or not self.parent.path.is_relative_to(root):
             raise BoxStartFailed(f"cgroup {self.parent.path} is not below the version 2 hierarchy; give another")
-        return "/" + str(self.parent.path.relative_to(root))
+        below = self.parent.path.relative_to(root)
+        self._made = [(place / below, place) for place in hierarchies().values() if place / below not in self.parent.v1]
+        return f"/{below}"
 
     def created(self, container: str, upper: Path) -> None:
         """The container exists; its writable layer is on disk at ``upper``."""
@@ -85,7 +87,6 @@ class DockerBox(LocalBox):
                 "the docker engine needs a daemon on the same host, in the same pid namespace"
             )
         root, mounts = v2_root(), hierarchies()
-        below = self.parent.path.relative_to(root) if root is not None else None
         v2, places = self.parent.path, list[Path]()
         for line in lines:
             _, controllers, path = line.split(":", 2)
@@ -95,8 +96,6 @@ class DockerBox(LocalBox):
                 mount = mounts.get(frozenset(controllers.split(",")))
                 if mount is not None and mount / path[1:] not in places:
                     places.append(mount / path[1:])
-                    if (mount / path[1:]).parent.relative_to(mount) == below:
-                        self._made.append((mount / path[1:]).parent)
         opened = Cgroup.open(v2)
         self.cgroup = Cgroup(opened.path, opened.id, (), tuple(sorted(places)))
         self._counted = self.cgroup.stats()
@@ -106,7 +105,7 @@ class DockerBox(LocalBox):
         if self.parent is None:
             return []
         ours = (self.parent.path, *self.parent.v1) if self._ours else ()
-        return list(dict.fromkeys(map(str, (*self._made, *ours))))
+        return [str(place) for place in (*(place for place, _ in self._made), *ours)]
 
     async def start(self, command: Command, *, admit: Admit | None = None, wrap: Sequence[str] = ()) -> LocalProcess:
         """See `LocalBox.start`. The process is in the container's cgroup before its gate opens, in every hierarchy."""
@@ -155,12 +154,17 @@ class DockerBox(LocalBox):
             await asyncio.to_thread(self._clear)
 
     def _clear(self) -> None:
-        for place in map(Path, self.leftovers()):
-            for folder in (place, place.parent):
+        for place, mount in self._made:
+            for folder in (place, *place.parents):
                 try:
-                    folder.rmdir()
+                    if folder != mount:
+                        folder.rmdir()
+                except FileNotFoundError:
+                    continue
                 except OSError:
-                    pass  # in use by another box, or not ours to remove
+                    break  # another box lies below it
+                if folder == mount:
+                    break
         if self.parent is not None and self._ours:
             self.parent.remove()
         remove(str(self.folder))
