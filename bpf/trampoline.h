@@ -209,7 +209,7 @@ int fexit__open(u64 *ctx)
 
 #ifdef CAISSON_HOOK_CONNECT
 /* security_socket_connect(struct socket *sock, struct sockaddr *address, int addrlen) */
-int lsm__connect(u64 *ctx)
+int security__connect(u64 *ctx)
 {
 	u64 length, seen[ADDR_BYTES / 8] = {};
 	struct small_call *call;
