@@ -29,6 +29,8 @@ if [ ! -e "$target/etc/os-release" ]; then
     "$suite" "$work/root" "$work/sources.list" >&2
   rm -rf "$work/root/var/cache/apt/archives" "$work/root/var/lib/apt/lists"
   mv "$work/root" "$target"
-  find "$cache" -mindepth 1 -maxdepth 1 -type d ! -name "$key" ! -name '.work-*' -exec rm -rf --one-file-system {} +
+  # other recipes' results, and what killed runs left more than a day ago
+  find "$cache" -mindepth 1 -maxdepth 1 -type d ! -name "$key" \( ! -name '.*' -o -mmin +1440 \) \
+    -exec rm -rf --one-file-system {} +
 fi
 printf '%s\n' "$target"

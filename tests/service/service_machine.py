@@ -1,7 +1,7 @@
 """A real systemd in a container: ``systemd-nspawn -b`` on an overlay of a cached root file system.
 
-It sees the kernel's BPF through a file system of its own, a private network, and cgroups below one of ours. It dies with
-the process that made it, also when that is killed; mounts lie in a namespace of its own. Commands run as transient
+It sees the kernel's BPF through a file system of its own, a private network, and cgroups below one of ours. It dies
+with the process that made it, also when that is killed; mounts lie in a namespace of its own. Commands run as transient
 units, so that they are processes of that machine and not ours.
 """
 
@@ -93,7 +93,12 @@ class Machine:
             "--notify-ready=yes",
         ]
         # Its own /tmp and /run: what nspawn makes there is gone with the namespace, however it ends.
-        steps = [f"mount -t bpf bpf {points / 'bpf'}", "mount -t tmpfs none /run", "mount -t tmpfs none /tmp", 'exec "$@"']
+        steps = [
+            f"mount -t bpf bpf {points / 'bpf'}",
+            "mount -t tmpfs none /run",
+            "mount -t tmpfs none /tmp",
+            'exec "$@"',
+        ]
         inner = shlex.quote(" && ".join(steps))
         join = " && ".join(f"echo $$ > {folder}/cgroup.procs" for folder in self._cgroups)
         script = f'{join} && exec unshare --mount --propagation private sh -c {inner} sh "$@"'
@@ -110,7 +115,9 @@ class Machine:
             )
             while True:
                 if self._process.poll() is not None or time.monotonic() - began > BOOT_S:
-                    raise AssertionError(f"the machine did not boot: {self.console.read_text(errors='replace')[-2000:]}")
+                    raise AssertionError(
+                        f"the machine did not boot: {self.console.read_text(errors='replace')[-2000:]}"
+                    )
                 with contextlib.suppress(TimeoutError):
                     if b"READY=1" in ready.recv(4096).split(b"\n"):
                         break
