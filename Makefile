@@ -1,13 +1,14 @@
 # make demo   run the article's experiments and print their tables
 # make test   every test this machine can run; what is skipped is listed with its reason
 # make test-kernels [KERNELS=6.1,6.12] [JSON=file]   the witness tests on Debian's kernels in virtual machines (root)
+# make deb    build dist/caisson_VERSION_ARCH.deb; make test-service: install it in a real systemd and try it
 # Also: lint, bench, real, lock, proto, clean
 SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-kernels lint bench real setup setup-test lock proto clean
+.PHONY: demo test test-kernels lint bench real setup setup-test lock proto clean deb test-service
 
 demo: setup
 	@packaging/demo.sh article $(ARGS)
@@ -27,6 +28,13 @@ lint: setup-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
+
+deb: setup
+	@VENV=$(VENV) packaging/deb/build.sh
+
+test-service: setup-test
+	@packaging/service/setup.sh
+	@CAISSON_TEST_SERVICE=1 $(BIN)/python -m pytest tests/service $(ARGS)
 
 bench: setup
 	@$(BIN)/python benchmarks/run_all.py $(ARGS)
