@@ -201,18 +201,21 @@ async def test_killed_runner_leaves_no_container_process_or_cgroup(daemon, clien
 
 
 async def test_containers_that_never_came_to_run_are_swept_by_the_next_runner(daemon, client, store):
-    from caisson_runner.boxes.docker import LABEL_OWNER, LABEL_UID, DockerEngine
+    from caisson_runner.boxes.docker import LABEL_NAMESPACE, LABEL_OWNER, LABEL_UID, DockerEngine
     from conftest import IMAGE
 
-    def make(mark: str, uid: int) -> str:
-        labels = {LABEL_OWNER: mark, LABEL_UID: str(uid)}
+    here = str(Path("/proc/self/ns/pid").stat().st_ino)
+
+    def make(mark: str, uid: int, namespace: str = here) -> str:
+        labels = {LABEL_OWNER: mark, LABEL_UID: str(uid), LABEL_NAMESPACE: namespace}
         return client.containers.create(IMAGE, ["/bin/busybox", "true"], labels=labels).id
 
     dead, alive, other = make("00000000-1-1", 0), make(owner.mark(), 0), make("00000000-1-1", 12345)
+    elsewhere = make("00000000-1-1", 0, "1")
     async with DockerEngine(store, host=daemon.host):
         left = {container.id for container in client.containers.list(all=True, ignore_removed=True)}
-    assert dead not in left and {alive, other} <= left
-    for one in (alive, other):
+    assert dead not in left and {alive, other, elsewhere} <= left
+    for one in (alive, other, elsewhere):
         client.containers.get(one).remove()
 
 
@@ -275,3 +278,27 @@ def test_the_article_gives_the_same_tables_in_containers(daemon, tmp_path):
             for run in document["runs"]
         }
     assert tables["docker"] == tables["local"]
+
+
+async def test_a_fork_cancelled_at_any_moment_leaves_no_container_and_no_cgroup(engine, client, store):
+    import asyncio
+
+    from caisson_tracerd.cgroup import v2_root
+
+    snapshot = await engine.snapshot(SnapshotSpec())
+
+    async def session(name: str) -> None:
+        async with engine.fork(snapshot, box_id=name) as box:
+            await (await box.start(Command(("/bin/sleep", "60")))).wait()
+
+    for step in range(8):
+        name = f"cancelled-{os.getpid()}-{step}"
+        task = asyncio.create_task(session(name))
+        await asyncio.sleep(step * 0.07)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert client.containers.list(all=True, filters={"label": f"caisson.box={name}"}, ignore_removed=True) == []
+        for place in (v2_root(), *hierarchies().values()):
+            assert not (place / "caisson" / name).exists(), (step, place)
+    assert list((store.home / "boxes").iterdir()) == []

@@ -37,6 +37,8 @@ from caisson_runner.boxes.local import refusal, uncancelled
 from caisson_runner.boxes.store import Snapshot, SnapshotSpec, Store
 
 LABEL_OWNER: Final = "caisson.owner"
+LABEL_NAMESPACE: Final = "caisson.pidns"
+"""In which pid namespace the owner's number counts; nobody else can tell whether it lives."""
 LABEL_BOX: Final = "caisson.box"
 LABEL_UID: Final = "caisson.uid"
 """Whose container it is: tracerd lets this user attach to it."""
@@ -103,7 +105,7 @@ class DockerEngine:
     async def _sweep(self, docker: Docker) -> None:
         """Containers of runners that are gone. (Those that ran ended with their runner; these never came to run.)"""
         for container, labels in await docker.labelled(LABEL_OWNER):
-            mine = labels.get(LABEL_UID) == str(os.getuid())
+            mine = labels.get(LABEL_UID) == str(os.getuid()) and labels.get(LABEL_NAMESPACE) == _pid_namespace()
             if mine and not owner.alive(labels.get(LABEL_OWNER, "")):
                 await docker.remove(container)
 
@@ -146,10 +148,12 @@ class DockerEngine:
             box.claim()
             parent = await asyncio.to_thread(box.make_parent, cgroup, daemon.systemd_cgroups)
             options = self._options(box, "" if daemon.systemd_cgroups else parent, daemon)
-            box.created(*await uncancelled(docker.create(options)))
+            await uncancelled(_create(docker, box, options))
             if state is not None:
                 await asyncio.to_thread(fill, state, box._disk, limits, restore)
             init = await uncancelled(docker.start(box.container))
+            if not init:
+                raise BoxStartFailed(f"container {box.container[:12]} ended at once; see the log of the docker daemon")
             box.find_cgroup(init)
             box.holder, answer = await self._hold(keeper, box, init)
             if "up" not in answer:
@@ -192,7 +196,12 @@ class DockerEngine:
             "name": f"caisson-{box.id}-{owner.mark().rpartition('-')[0].rpartition('-')[2]}",
             "hostname": "box",
             "environment": {**DEFAULT_ENV, **box.snapshot.env},
-            "labels": {LABEL_OWNER: owner.mark(), LABEL_BOX: box.id, LABEL_UID: str(os.getuid())},
+            "labels": {
+                LABEL_OWNER: owner.mark(),
+                LABEL_NAMESPACE: _pid_namespace(),
+                LABEL_BOX: box.id,
+                LABEL_UID: str(os.getuid()),
+            },
             "network_mode": "none",
             "auto_remove": True,
             "cap_drop": ["ALL"],
@@ -220,6 +229,11 @@ class DockerEngine:
         return options
 
 
+async def _create(docker: Docker, box: DockerBox, options: dict[str, Any]) -> None:
+    """One step, also when the caller is cancelled in it: a container that exists is known to its box."""
+    box.created(*await docker.create(options))
+
+
 def _check(daemon: Daemon) -> None:
     if daemon.driver != "overlay2":
         raise DockerUnavailable(
@@ -236,6 +250,10 @@ def _check(daemon: Daemon) -> None:
                 f"overlay's {name} is on by default on this host, so layers do not hold whole files; "
                 f"run: echo N > {_OVERLAY / name}, and restart docker"
             )
+
+
+def _pid_namespace() -> str:
+    return str(Path("/proc/self/ns/pid").stat().st_ino)
 
 
 def _write_once(path: Path, data: bytes, mode: int) -> None:
