@@ -18,7 +18,7 @@ import pytest
 from caisson_proto import tracerd_pb2 as pb
 from caisson_proto import tracerd_pb2_grpc as rpc
 from caisson_proto.record import API, Kind, Record, encode
-from caisson_runner.witness import DaemonDown, DaemonMismatch, Limits, WitnessError, WitnessLost, choose
+from caisson_runner.witness import DaemonDown, DaemonMismatch, Limits, WitnessError, WitnessLost, choose, ebpf
 from caisson_runner.witness.ebpf import EbpfWitness, Journal, ask, owned_name
 from caisson_runner.witness.strace import StraceWitness
 from witness_daemon import Daemon
@@ -259,7 +259,11 @@ def test_api_number_is_the_loaders() -> None:
     assert loader.API == API
 
 
-def test_witness_can_be_made_without_a_daemon_and_fails_at_the_first_call(tmp_path: Path) -> None:
+def test_witness_can_be_made_without_a_daemon_and_fails_at_the_first_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ebpf, "START_S", 0.3)
+
     async def run() -> None:
         from caisson_runner.witness.ebpf import Info
 

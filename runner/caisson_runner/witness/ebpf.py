@@ -42,6 +42,9 @@ CALL_S: Final = 5.0
 SEAL_S: Final = 30.0
 """Seconds a run waits for a daemon that is being restarted."""
 
+START_S: Final = 8.0
+"""The same at the beginning of a run, when less is lost by giving up."""
+
 MARKS: Final = 20
 """Sentences of the daemon that are kept."""
 
@@ -163,7 +166,7 @@ class EbpfWitness:
             )
             with scratch() as folder:
                 try:
-                    made = await _patiently("make a box", lambda: _create(stub, request))
+                    made = await _patiently("make a box", lambda: _create(stub, request), START_S)
                     yield EbpfWatch(stub, made, self, folder)
                 finally:
                     await _drop(stub, name)  # also when cancelled, and when nobody knows whether the box was made
@@ -334,7 +337,8 @@ async def _sweep(stub: tracerd_pb2_grpc.TracerdStub) -> None:
     """Drops the boxes of this user's runners that are gone. Those of another pid namespace are left alone."""
     from caisson_proto import tracerd_pb2
 
-    listed = await _call("list boxes", lambda: stub.ListBoxes(tracerd_pb2.ListBoxesRequest(), timeout=CALL_S))
+    request = tracerd_pb2.ListBoxesRequest()
+    listed = await _patiently("list boxes", lambda: stub.ListBoxes(request, timeout=CALL_S), START_S)
     for box in listed.boxes:
         if owner_is_gone(box.id):
             await _drop(stub, box.id)
@@ -357,21 +361,11 @@ async def _drop(stub: tracerd_pb2_grpc.TracerdStub, name: str) -> None:
         raise
 
 
-async def _call(what: str, make: Callable[[], Awaitable[T]]) -> T:
-    """One call; its failure in our words."""
+async def _patiently(what: str, make: Callable[[], Awaitable[T]], within_s: float = SEAL_S) -> T:
+    """One call, again and again while the daemon is away; its failure in our words."""
     import grpc
 
-    try:
-        return await make()
-    except grpc.aio.AioRpcError as error:
-        raise _error(what, error) from None
-
-
-async def _patiently(what: str, make: Callable[[], Awaitable[T]]) -> T:
-    """The same, again and again while the daemon is away, for `SEAL_S`."""
-    import grpc
-
-    deadline = time.monotonic() + SEAL_S
+    deadline = time.monotonic() + within_s
     while True:
         try:
             return await make()
