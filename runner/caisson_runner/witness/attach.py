@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from caisson_runner.witness.ebpf import _OPTIONS, SEAL_S, EbpfWatch, EbpfWitness, _call, _drop, owned_name
-from caisson_runner.witness.scratch import scratch, start_ticks
+from caisson_runner.witness.ebpf import _OPTIONS, SEAL_S, START_S, EbpfWatch, EbpfWitness, _drop, _patiently, owned_name
+from caisson_runner.witness.scratch import pid_namespace, scratch, start_ticks
 
 _LOOK_S: Final = 0.2
 
@@ -59,15 +59,13 @@ async def attach(
         container=container,
         cgroup_path=cgroup,
         docker_host=docker_host,
-        owner=tracerd_pb2.Owner(
-            pid=pid, start_ticks=start_ticks(pid), pid_namespace=Path("/proc/self/ns/pid").stat().st_ino
-        ),
+        owner=tracerd_pb2.Owner(pid=pid, start_ticks=start_ticks(pid), pid_namespace=pid_namespace()),
     )
     async with grpc.aio.insecure_channel(f"unix:{witness.path}", options=_OPTIONS) as channel:
         stub = tracerd_pb2_grpc.TracerdStub(channel)
         with scratch() as folder:
             try:
-                made = await _call("attach", lambda: stub.Attach(request, timeout=SEAL_S))
+                made = await _patiently("attach", lambda: stub.Attach(request, timeout=SEAL_S), START_S)
                 watch = EbpfWatch(stub, tracerd_pb2.CreateBoxResponse(box=made.box), witness, folder)
                 watch.attached = True
                 yield Attached(
