@@ -1,6 +1,7 @@
 # make demo   run the article's experiments and print their tables
 # make test   every test this machine can run; what is skipped is listed with its reason
-# make test-kernels [KERNELS=6.1,6.12] [JSON=file]   the witness tests on Debian's kernels in virtual machines (root)
+# make test-kernels [KERNELS=6.1,6.12] [JSON=file] [ARGS=--quick]   the witness tests on Debian's kernels in virtual machines (root)
+# make compare  what eBPF, strace and polling each see of the same deeds (ARGS=--quick: under three minutes)
 # make deb    build dist/caisson_VERSION_ARCH.deb; make test-service: install it in a real systemd and try it
 # Also: lint, bench, real, lock, proto, clean
 SHELL := /bin/sh
@@ -8,7 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-kernels lint bench real setup setup-test lock proto clean deb test-service
+.PHONY: compare demo test test-kernels lint bench real setup setup-test lock proto clean deb test-service
 
 demo: setup
 	@packaging/demo.sh article $(ARGS)
@@ -22,6 +23,9 @@ test: setup-test
 test-kernels: setup-test
 	@packaging/vm/setup.sh
 	@VENV=$(VENV) $(BIN)/python tests/vm/run.py $(if $(KERNELS),--kernels $(KERNELS)) $(if $(JSON),--json $(JSON)) $(ARGS)
+
+compare: setup
+	@packaging/demo.sh compare $(ARGS)
 
 lint: setup-test
 	$(BIN)/ruff check .

@@ -37,7 +37,7 @@ class Seen:
 def name_of(one: Record) -> str:
     """Such as ``open``, ``open, io_uring``, ``exec, refused``, ``change, rename``."""
     words = [one.kind.name.lower()]
-    operations = getattr(record, one.kind.name.capitalize(), None)
+    operations = getattr(record, f"{one.kind.name.capitalize()}Op", None)
     if one.kind > Kind.CONNECT and isinstance(operations, type) and issubclass(operations, IntEnum):
         try:
             words.append(operations(one.args[0]).name.lower())

@@ -1,6 +1,6 @@
 """``make test-kernels``: the witness tests on Debian's own kernels, each in a virtual machine.
 
-    python tests/vm/run.py --kernels 6.1,6.12 [--json FILE] [--jobs 2] [-- PYTEST ARGUMENTS]
+    python tests/vm/run.py --kernels 6.1,6.12 [--quick] [--json FILE] [--jobs 2] [-- PYTEST ARGUMENTS]
 
 Exit codes: 0 every test that could run passed; 1 a test failed; 3 a machine gave no answer, or nothing could be built.
 What was seen on each kernel goes to the JSON file, from which ``matrix.py`` writes the table of ``docs/witness.md``.
@@ -35,7 +35,14 @@ KERNELS = {
 """Suite and package of each; Debian keeps one kernel line for a release, ``sid`` has the newest."""
 
 SHIPPED = ("bpf", "tracerd", "proto", "runner", "tests/tracerd", "pyproject.toml", "scenarios/routes")
-DEFAULT_TESTS = ("tests/tracerd/test_tracerd_record.py",)
+DEFAULT_TESTS = (
+    "tests/tracerd/test_tracerd_trampoline.py",
+    "tests/tracerd/test_tracerd_record.py",
+    "tests/tracerd/test_tracerd_record_kinds.py",
+)
+QUICK = ("-k", "trampoline", *DEFAULT_TESTS[:2])
+"""One tier, one load: what a few minutes of emulation are best spent on."""
+
 NO_TREE = "no source tree of the project at"
 
 
@@ -179,6 +186,7 @@ def main() -> int:
     parser.add_argument("--cpus", type=int, default=2, help="processors of each machine")
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds for one machine")
     parser.add_argument("--tree", type=Path, default=TOP, help="work tree to test")
+    parser.add_argument("--quick", action="store_true", help="the trampoline tier and the plain record only")
     parser.add_argument("--verbose", action="store_true", help="print each guest's log")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest in the guest")
     options = parser.parse_args()
@@ -193,7 +201,8 @@ def main() -> int:
     started = time.monotonic()
     try:
         image = built("image.sh", str(cache_folder()))
-        work = job(options.tree, options.pytest or list(DEFAULT_TESTS))
+        tests = [name for name in DEFAULT_TESTS if (options.tree / name).exists()]
+        work = job(options.tree, options.pytest or (list(QUICK) if options.quick else tests))
     except MachineError as problem:
         print(f"test-kernels: {problem}", file=sys.stderr)
         return 3
