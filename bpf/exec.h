@@ -2,19 +2,6 @@
 /* exec: a successful one is told by sched_process_exec, a refused one by the end of the call. */
 #pragma once
 
-INLINE void add_cwd(struct build *b, struct task_struct *task)
-{
-	struct fs_struct *fs = 0;
-	struct place cwd = {};
-	u32 before = b->scratch->flags;
-
-	b->scratch->partial |= READ(fs, task_struct, task, fs);
-	b->scratch->partial |= READ_PLACE(cwd, fs_struct, fs, pwd);
-	add_walk(b, CAISSON_T_CWD_WALK, cwd, task);
-	/* UNRESOLVED speaks of the object, not of the folder it was asked from. */
-	b->scratch->flags = (b->scratch->flags & ~CAISSON_F_UNRESOLVED) | (before & CAISSON_F_UNRESOLVED);
-}
-
 /* The new program's arguments, as they lie in its new memory: one stretch, each closed by a NUL. */
 INLINE void add_argv(struct build *b, struct mm_struct *mm)
 {
@@ -44,11 +31,13 @@ RAW_TRACEPOINT_PROBE(sched_process_exec)
 	struct task_struct *task = (struct task_struct *)ctx->args[0];
 	u32 old = ctx->args[1];
 	struct linux_binprm *bprm = (struct linux_binprm *)ctx->args[2];
-	struct box *box = current_box();
+	u64 box_id = 0, key = old;
+	struct box *box = find_box(&box_id);
 	struct build build, *b = &build;
 	struct caisson_rec *rec;
 	struct place place = {};
 	struct object object = {};
+	u32 pid = bpf_get_current_pid_tgid() >> 32;
 	const char *filename = 0, *interp = 0;
 	struct mm_struct *mm = 0;
 	struct file *file = 0;
@@ -59,7 +48,8 @@ RAW_TRACEPOINT_PROBE(sched_process_exec)
 		return 0;
 	/* The caller may have been another thread; it has this one's number now. */
 	small_calls.delete(&old);
-	large_calls.delete(&old);
+	large_calls.delete(&key);
+	members.update(&pid, &box_id);
 	if (!begin(b, box, CAISSON_EXEC, 0))
 		return 0;
 	rec = REC(b);
@@ -82,36 +72,78 @@ RAW_TRACEPOINT_PROBE(sched_process_exec)
 	rec->arg[1] = object.ino;
 	rec->arg[2] = object.nlink;
 	add_walk(b, CAISSON_T_WALK, place, task);
-	add_cwd(b, task);
+	add_base(b, CAISSON_T_CWD_WALK, AT_FDCWD);
 	add_argv(b, mm);
 	finish(b);
 	return 0;
 }
 
-INLINE void record_exec_failed(struct box *box, u64 path, int compat, long ret)
+/*
+ * What a refused exec was to be given, from the caller's own memory, where the list still stands; bounded, and a flag says
+ * when it is cut.
+ */
+INLINE void add_refused_argv(struct build *b, u64 list, int compat)
 {
-	u32 tid = bpf_get_current_pid_tgid();
-	struct small_call *small = small_calls.lookup(&tid);
-	struct large_call *large = 0;
-	struct build build, *b = &build;
+	struct scratch *s = b->scratch;
+	u32 argc = 0;
 
-	if (!begin(b, box, CAISSON_EXEC, -ret))
-		return;
-	REC(b)->arg[4] = tid;
-	if (small && small->head.told)
-		b->scratch->flags |= CAISSON_F_KERNEL;
-	if (compat)
-		b->scratch->flags |= CAISSON_F_COMPAT32;
-	if (small && small->head.length > SMALL_PATH)
-		large = large_calls.lookup(&tid);
-	if (large)
-		add_given(b, large->bytes, sizeof(large->bytes), large->head.length, (void *)path);
-	else if (small && small->head.length <= SMALL_PATH)
-		add_given(b, small->bytes, SMALL_PATH, small->head.length, (void *)path);
-	else {
-		b->scratch->flags |= CAISSON_F_NO_ENTRY;
-		add_given(b, 0, SMALL_PATH, 0, (void *)path);
+	s->length = 0;
+	s->end = 1;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < REFUSED_ARGC; NEXT(i)) {
+		u64 word = 0;
+		u32 length;
+		long n;
+
+		LOOP_BEGIN;
+		length = s->length;
+		if (bpf_probe_read_user(&word, compat ? 4 : 8, (void *)(list + (u64)i * (compat ? 4 : 8)))) {
+			s->partial = 1;
+			break;
+		}
+		if (!word) {
+			s->end = 0;
+			break;
+		}
+		if (length > REFUSED_ALL - REFUSED_ARG)
+			break;
+		n = bpf_probe_read_user_str(at(b, s->off + 8 + length), REFUSED_ARG, (void *)word);
+		if (n <= 0) {
+			s->partial = 1;
+			break;
+		}
+		argc = i + 1;
+		s->length = length + n;
+		if (n == REFUSED_ARG)
+			s->flags |= CAISSON_F_TRUNCATED;
 	}
-	add_cwd(b, (struct task_struct *)bpf_get_current_task());
+	REC(b)->arg[3] = argc;
+	close_field(b, CAISSON_T_ARGV, s->length, s->end);
+}
+
+int stage_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct box *box = current_box();
+	struct now *now = called();
+	struct build build, *b = &build;
+	struct call_head *head;
+	u64 rule, length = 0;
+
+	if (!box || !now)
+		return 0;
+	rule = now->rule;
+	if (!begin(b, box, CAISSON_EXEC, -now->ret))
+		return 0;
+	REC(b)->arg[4] = (u32)bpf_get_current_pid_tgid();
+	head = kept_call(b, now);
+	add_call_flags(b, now, head);
+	if (head)
+		length = head->length;
+	add_views(b, CAISSON_T_GIVEN, CAISSON_T_GIVEN_EXIT, b->scratch->kept, length, now->arg[RULE_PATH(rule)]);
+	add_base(b, CAISSON_T_CWD_WALK, AT_FDCWD);
+	if (now->arg[RULE_V1(rule)])
+		add_refused_argv(b, now->arg[RULE_V1(rule)], now->compat);
 	finish(b);
+	forget_call(now);
+	return 0;
 }

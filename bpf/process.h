@@ -6,13 +6,14 @@
 RAW_TRACEPOINT_PROBE(sched_process_fork)
 {
 	struct task_struct *child = (struct task_struct *)ctx->args[1];
-	u64 start = 0;
-	struct box *box = current_box();
+	u64 start = 0, box_id = 0;
+	struct box *box = find_box(&box_id);
 	struct build build, *b = &build;
 	struct small_call *call;
 	struct caisson_rec *rec;
 	u32 tid = bpf_get_current_pid_tgid();
 	pid_t pid = 0, thread = 0;
+	u32 process;
 
 	if (!box || !begin(b, box, CAISSON_FORK, 0))
 		return 0;
@@ -26,8 +27,11 @@ RAW_TRACEPOINT_PROBE(sched_process_fork)
 	call = small_calls.lookup(&tid);
 	if (call)
 		rec->arg[3] = call->head.arg[0];
+	process = pid;
 	if (pid != thread)
 		b->scratch->flags |= CAISSON_F_THREAD;
+	else
+		members.update(&process, &box_id);
 	finish(b);
 	return 0;
 }
@@ -39,13 +43,16 @@ RAW_TRACEPOINT_PROBE(sched_process_exit)
 	struct box *box = current_box();
 	struct build build, *b = &build;
 	struct caisson_rec *rec;
-	u32 tid = bpf_get_current_pid_tgid();
+	u64 ids = bpf_get_current_pid_tgid(), key = (u32)ids;
+	u32 tid = ids, pid = ids >> 32;
 	int code = 0, last;
 
+	if (pid == tid)
+		members.delete(&pid); /* also of a process that has left its box */
 	if (!box)
 		return 0;
 	small_calls.delete(&tid);
-	large_calls.delete(&tid);
+	large_calls.delete(&key);
 	if (!begin(b, box, CAISSON_EXIT, 0))
 		return 0;
 #ifdef CAISSON_EXIT_GROUP_DEAD

@@ -58,12 +58,12 @@ INLINE void release_scratch(struct hook_scratch *held)
 
 INLINE int is_open_call(u32 call)
 {
-	return call == CALL_OPEN || call == CALL_CREAT || call == CALL_OPENAT || call == CALL_OPENAT2;
+	return call == CALL_OPEN;
 }
 
 INLINE int is_exec_call(u32 call)
 {
-	return call == CALL_EXECVE || call == CALL_EXECVEAT;
+	return call == CALL_EXECVE;
 }
 
 #ifdef CAISSON_HOOK_OPEN
@@ -83,7 +83,7 @@ INLINE void add_kernel_given(struct build *b, const char *name, const void *user
 	m = bpf_probe_read_user_str(at(b, b->scratch->off + 8), PATH_READ, user);
 	if (m <= 0 || m > PATH_READ)
 		return;
-	if (m == n && !differs((char *)at(b, first), at(b, b->scratch->off + 8), n, PATH_READ + 7))
+	if (m == n && !views_differ(b, first, b->scratch->off + 8, n))
 		return;
 	b->scratch->flags |= CAISSON_F_TOCTOU;
 	close_field(b, CAISSON_T_GIVEN_EXIT, m - 1, m == PATH_READ);
@@ -94,6 +94,7 @@ INLINE void keep_exec_name(struct small_call *small, struct hook_scratch *held, 
 {
 	struct large_call *large = (struct large_call *)held->scratch.data;
 	long n = bpf_probe_read_kernel_str(large->bytes, PATH_READ, name);
+	u64 key = tid;
 
 	if (n <= 0 || n > PATH_READ)
 		return;
@@ -102,7 +103,7 @@ INLINE void keep_exec_name(struct small_call *small, struct hook_scratch *held, 
 	else {
 		large->head = small->head;
 		large->head.length = n;
-		if (large_calls.update(&tid, large))
+		if (large_calls.update(&key, large))
 			return;
 	}
 	small->head.length = n;
@@ -118,6 +119,7 @@ INLINE void record_hooked_open(struct hook_scratch *held, struct box *box, struc
 	const char *text = 0;
 	const void *user = 0;
 	int failed = (u64)result >= (u64)-4095;
+	u32 given;
 
 	begin_in(b, &held->scratch, box, CAISSON_OPEN, failed ? -result : 0);
 	b->scratch->flags |= CAISSON_F_KERNEL;
@@ -141,7 +143,10 @@ INLINE void record_hooked_open(struct hook_scratch *held, struct box *box, struc
 		b->scratch->flags |= CAISSON_F_IO_URING;
 	}
 	b->scratch->partial |= READ(text, filename, name, name);
+	given = b->scratch->off;
 	add_kernel_given(b, text, user);
+	if (failed && is_relative(b, given))
+		add_base(b, CAISSON_T_CWD_WALK, dirfd);
 	if (!failed) {
 		struct file *file = (struct file *)result;
 		struct place place = {};
@@ -219,7 +224,7 @@ int security__connect(u64 *ctx)
 		return 0;
 	tid = bpf_get_current_pid_tgid();
 	call = small_calls.lookup(&tid);
-	if (!call || (call->head.call != CALL_CONNECT && call->head.call != CALL_SOCKETCALL))
+	if (!call || call->head.call != CALL_CONNECT)
 		return 0;
 	length = (u32)HOOK_ARG(2);
 	OPAQUE(length);

@@ -17,12 +17,13 @@ struct build {
  * The box this task is in, by the ancestor at the level of boxes: a child cgroup made inside is still the box. Containers
  * of others are attached where they are, so their levels are looked at too, while there are any.
  */
-INLINE struct box *current_box(void)
+INLINE struct box *find_box(u64 *id)
 {
-	u64 id = bpf_get_current_ancestor_cgroup_id(CAISSON_BOX_LEVEL);
-	struct box *box = boxes.lookup(&id);
+	struct box *box;
 	u32 i, slot, *level;
 
+	*id = bpf_get_current_ancestor_cgroup_id(CAISSON_BOX_LEVEL);
+	box = boxes.lookup(id);
 	if (box)
 		return box;
 #pragma unroll
@@ -31,12 +32,28 @@ INLINE struct box *current_box(void)
 		level = levels.lookup(&slot);
 		if (!level || !*level)
 			return 0;
-		id = bpf_get_current_ancestor_cgroup_id(*level);
-		box = boxes.lookup(&id);
+		*id = bpf_get_current_ancestor_cgroup_id(*level);
+		box = boxes.lookup(id);
 		if (box)
 			return box;
 	}
 	return 0;
+}
+
+INLINE struct box *current_box(void)
+{
+	u64 id;
+
+	return find_box(&id);
+}
+
+/* What the calling program left for the one it called. */
+INLINE struct now *called(void)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	struct scratch *scratch = scratches.lookup(&cpu);
+
+	return scratch ? &scratch->now : 0;
 }
 
 INLINE u8 *at(struct build *b, u32 off)

@@ -19,9 +19,9 @@ enum { WALK_DONE, WALK_CUT, WALK_ELSEWHERE };
 
 /*
  * Adds the walk as a field. Flags: TRUNCATED when too long or too deep, UNRESOLVED when it ends anywhere but at the
- * task's root (the object lies outside of it, or has no name at all).
+ * task's root (the object lies outside of it, or has no name at all). The walk of a folder is then marked as cut instead.
  */
-INLINE void add_walk(struct build *b, u32 tag, struct place from, struct task_struct *task)
+INLINE void add_walk_of(struct build *b, u32 tag, struct place from, struct task_struct *task, int folder)
 {
 	struct scratch *s = b->scratch;
 	struct place here = from, root = {};
@@ -72,7 +72,12 @@ INLINE void add_walk(struct build *b, u32 tag, struct place from, struct task_st
 	}
 	if (s->end == WALK_ELSEWHERE)
 		s->flags |= CAISSON_F_UNRESOLVED;
-	close_field(b, tag, s->length, s->end == WALK_CUT);
+	close_field(b, tag, s->length, folder ? s->end != WALK_DONE : s->end == WALK_CUT);
+}
+
+INLINE void add_walk(struct build *b, u32 tag, struct place from, struct task_struct *task)
+{
+	add_walk_of(b, tag, from, task, 0);
 }
 
 /* What the file is. */

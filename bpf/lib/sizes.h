@@ -6,7 +6,8 @@
  * 32 KiB) and copied into the box's ring at its true length. The fixed part and every field but the last start below
  * BODY; argv comes last and may be long:
  *
- *   144 fixed + given 4105 + given at exit 4105 + walk 4105 + cwd 4105 = 16 564, interpreter 264   < BODY = 32 KiB
+ *   144 fixed + given 4105 + given at exit 4105 + walk 4105 + cwd 4105 = 16 564, interpreter 264
+ *   144 fixed + two paths, each given twice and with its folder 6 * 4105, walk 4105, name 265 = 29 144   < BODY = 32 KiB
  *   scratch = BODY + ARGV_MAX + slack                                                    = 164 KiB for each CPU
  *
  * BODY and the other masks are powers of two: `offset & (BODY - 1)` is the bound the verifier can follow.
@@ -24,12 +25,30 @@
 
 #define WALK_STEPS 288            /* names and mount crossings of a resolved path: 256 names in any case */
 
-/* Between the two halves of a call: one small slot for nearly every path, a large one for the rest. */
+/* Between the two halves of a call: one small slot for nearly every path or two, a large one for the rest. */
 #define SMALL_PATH 256u
 #define SMALL_SLOTS 8192
-#define LARGE_SLOTS 512           /* 4 KiB each; when they run out, the record says NO_ENTRY */
+#define LARGE_PATH 8192u          /* a power of two; two paths, the second on a multiple of 8 */
+#define LARGE_SLOTS 512           /* 12 KiB each; when they run out, the record says NO_ENTRY or PENDING */
+
+#define REFUSED_ARGC 256          /* of a refused exec: so many arguments, each so long, together so long */
+#define REFUSED_ARG 4096u
+#define REFUSED_ALL 12288u
 
 #define ADDR_BYTES 128u           /* sizeof(struct sockaddr_storage) */
 
 #define BOXES 1024                /* at once */
+#define MEMBERS 65536             /* processes whose box is remembered, for when they are moved out of it */
+#define UNSETTLED 8192            /* connects under way */
+#define WALKS 3                   /* paths resolved for one record: object, folder of the old name, folder of the new one */
+#define CGROUP_DEPTH 16           /* levels looked at to tell whether a cgroup lies below a box */
+
+/*
+ * One program may call another 33 times. A batch that does not fit (253 descriptors in a message, 1024 messages in a
+ * call) goes on with less: descriptors beyond PASSED come without a path, messages beyond 32 * SENDS are counted.
+ */
+#define PASSED 26                 /* descriptors with a path, one to a program */
+#define PASS_STEPS 64             /* control messages looked at in one program */
+#define PASS_REST 60              /* descriptors without a path in one program, of which five can follow */
+#define SENDS 32                  /* messages of sendmmsg in one program; a call has 1024 at most */
 #define ATTACH_LEVELS 4           /* depths at which attached containers lie; docker's are all at one */

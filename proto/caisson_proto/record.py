@@ -12,6 +12,7 @@ length inside a record is believed beyond `MAX_RECORD`.
 
 from __future__ import annotations
 
+import posixpath
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -53,6 +54,101 @@ class Kind(IntEnum):
     EXIT = 3
     OPEN = 4
     CONNECT = 5
+    CHANGE = 6
+    LOOK = 7
+    PASS = 8
+    CROSS = 9
+    SOCKET = 10
+
+
+class ChangeOp(IntEnum):
+    """``args[0]`` of a change (``enum caisson_change``)."""
+
+    RENAME = 1
+    LINK = 2
+    SYMLINK = 3
+    UNLINK = 4
+    RMDIR = 5
+    MKDIR = 6
+    MKNOD = 7
+    TRUNCATE = 8
+    CHMOD = 9
+    CHOWN = 10
+    UTIME = 11
+    SETXATTR = 12
+    REMOVEXATTR = 13
+    MOUNT = 14
+    UMOUNT = 15
+    MOVE_MOUNT = 16
+    OPEN_TREE = 17
+    FSOPEN = 18
+    FSCONFIG = 19
+    FSMOUNT = 20
+    FSPICK = 21
+    MOUNT_SETATTR = 22
+    MMAP = 23
+    MEMFD = 24
+    SETATTR = 25
+
+
+class LookOp(IntEnum):
+    """``args[0]`` of a look (``enum caisson_look``)."""
+
+    STAT = 1
+    ACCESS = 2
+    READLINK = 3
+    GETDENTS = 4
+    STATFS = 5
+    HANDLE = 6
+    WATCH = 7
+    GETXATTR = 8
+    CHDIR = 9
+
+
+class PassOp(IntEnum):
+    """``args[0]`` of a descriptor that came without an open (``enum caisson_pass``)."""
+
+    MESSAGE = 1
+    PIDFD = 2
+    HANDLE = 3
+    ADDFD = 4
+    RING = 5
+
+
+class CrossOp(IntEnum):
+    """``args[0]`` of a crossing (``enum caisson_cross``)."""
+
+    SETNS = 1
+    UNSHARE = 2
+    CGROUP = 3
+    PTRACE = 4
+    VM_READ = 5
+    VM_WRITE = 6
+    BPF = 7
+    MODULE = 8
+    KEYCTL = 9
+    URING = 10
+    USERFAULTFD = 11
+    CHROOT = 12
+    PIVOT_ROOT = 13
+    PRCTL = 14
+    SECCOMP = 15
+    PERF = 16
+    KEXEC = 17
+    CLOCK = 18
+    HOST = 19
+    MARK = 20
+
+
+class SocketOp(IntEnum):
+    """``args[0]`` of a socket's event (``enum caisson_socket``)."""
+
+    CREATE = 1
+    BIND = 2
+    LISTEN = 3
+    ACCEPT = 4
+    SEND = 5
+    FASTOPEN = 6
 
 
 class Flag(IntFlag):
@@ -68,6 +164,9 @@ class Flag(IntFlag):
     THREAD = 1 << 7
     NO_ENTRY = 1 << 8
     KERNEL = 1 << 9
+    LATER = 1 << 10
+    PENDING = 1 << 11
+    DIRECT = 1 << 12
 
 
 class Tag(IntEnum):
@@ -82,16 +181,31 @@ class Tag(IntEnum):
     CWD_WALK = 7
     INTERP = 8
     ADDR = 9
+    NEW = 10
+    NEW_EXIT = 11
+    NEW_CWD = 12
+    NEW_CWD_WALK = 13
+    NAME = 14
 
 
 _ALL_FLAGS: Final = sum(Flag)
 _NO_ARGS: Final = (0, 0, 0, 0, 0, 0)
 _NO_FLAGS: Final = Flag(0)
-_TEXT: Final = frozenset(map(int, (Tag.GIVEN, Tag.GIVEN_EXIT, Tag.RESOLVED, Tag.CWD, Tag.INTERP)))
+_TEXT: Final = frozenset(
+    (
+        Tag.GIVEN, Tag.GIVEN_EXIT, Tag.RESOLVED, Tag.CWD, Tag.INTERP, Tag.NEW, Tag.NEW_EXIT, Tag.NEW_CWD, Tag.NAME,
+    )
+)  # fmt: skip
 _TRUNCATED: Final = int(Flag.TRUNCATED)
 _UNRESOLVED: Final = int(Flag.UNRESOLVED)
 _KINDS: Final = {int(kind): kind for kind in Kind}
-_FLAGS: Final = [Flag(value) for value in range(_ALL_FLAGS + 1)]  # by value: making one costs more than all the rest
+_FLAGS: Final[dict[int, Flag]] = {}  # those met so far, by value: making one costs more than all the rest
+_OPS: Final[dict[int, int]] = {
+    kind: max(ops)
+    for kind, ops in (
+        (Kind.CHANGE, ChangeOp), (Kind.LOOK, LookOp), (Kind.PASS, PassOp), (Kind.CROSS, CrossOp), (Kind.SOCKET, SocketOp),
+    )
+}  # fmt: skip
 _SLOT: Final[dict[int, str]] = {
     Tag.GIVEN: "given",
     Tag.GIVEN_EXIT: "given_exit",
@@ -102,6 +216,11 @@ _SLOT: Final[dict[int, str]] = {
     Tag.CWD_WALK: "cwd",
     Tag.INTERP: "interp",
     Tag.ADDR: "addr",
+    Tag.NEW: "new",
+    Tag.NEW_EXIT: "new_exit",
+    Tag.NEW_CWD: "new_cwd",
+    Tag.NEW_CWD_WALK: "new_cwd",
+    Tag.NAME: "name",
 }
 
 
@@ -111,6 +230,7 @@ class Record:
 
     ``resolved`` and ``cwd`` begin with ``/`` unless their walk was cut (then the names next to the root are missing)
     or the object has no path below the task's root (``memfd:x``, ``pipe:[7]``). ``error`` is 0 or a positive errno.
+    ``cwd`` of anything but an exec is the folder a relative path starts from. `bpf/record.h` says what ``args`` are.
     """
 
     kind: Kind
@@ -135,6 +255,10 @@ class Record:
     cwd: bytes | None = None
     interp: bytes | None = None
     addr: bytes | None = None
+    new: bytes | None = None
+    new_exit: bytes | None = None
+    new_cwd: bytes | None = None
+    name: bytes | None = None
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -152,6 +276,22 @@ class Record:
         return self.args[0], self.args[2]
 
     @property
+    def place(self) -> bytes | None:
+        """Absolute path of what this is about: the object's, else the path as given put onto its folder.
+
+        The second is as the caller wrote it: symbolic links on the way are not followed.
+        """
+        if self.resolved is not None and self.resolved.startswith(b"/"):
+            return self.resolved
+        return _joined(self.cwd, self.asked)
+
+    @property
+    def new_place(self) -> bytes | None:
+        """The same of a second path: the new name of a rename, a link's name, a mount's target."""
+        given = self.new if self.new is not None else self.new_exit
+        return _joined(self.new_cwd if self.new_cwd is not None else self.cwd, given)
+
+    @property
     def dirfd(self) -> int:
         """Open: the directory descriptor as passed (-100 is the working directory)."""
         return signed(self.args[0])
@@ -160,6 +300,16 @@ class Record:
     def open_flags(self) -> int:
         """Open: O_* flags."""
         return self.args[1]
+
+
+def _joined(folder: bytes | None, path: bytes | None) -> bytes | None:
+    if not path:
+        return None
+    if not path.startswith(b"/"):
+        if folder is None or not folder.startswith(b"/"):
+            return None
+        path = folder + b"/" + path
+    return b"/" + posixpath.normpath(path).lstrip(b"/")
 
 
 def signed(value: int) -> int:
@@ -297,6 +447,8 @@ def _record(view: memoryview, position: int, offset: int) -> Record:
     try:
         if kind not in _KINDS:
             raise ValueError(f"kind {kind} is not of this layout")
+        if kind in _OPS and not 1 <= args[0] <= _OPS[kind]:
+            raise ValueError(f"operation {args[0]} of kind {kind} is not of this layout")
         for _ in range(nfields):
             tag, field_flags, length = FIELD.unpack_from(view, at)
             at += FIELD.size
@@ -315,8 +467,12 @@ def _record(view: memoryview, position: int, offset: int) -> Record:
         raise RecordError(offset, f"{len(view) - at} bytes after the last field")
     return Record(
         _KINDS[kind], seq or position, time_ns, pid, tid, ppid, start_ns, parent_start_ns, cgroup, uid, gid, error,
-        _FLAGS[flags], comm.partition(b"\0")[0], tuple(args), **values,  # type: ignore[arg-type]
+        _FLAGS.get(flags) or _flag(flags), comm.partition(b"\0")[0], tuple(args), **values,  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def _flag(value: int) -> Flag:
+    return _FLAGS.setdefault(value, Flag(value))
 
 
 def _value(tag: int, data: bytes, cut: bool, flags: int) -> bytes | tuple[bytes, ...] | None:
@@ -335,8 +491,10 @@ def _value(tag: int, data: bytes, cut: bool, flags: int) -> bytes | tuple[bytes,
             raise ValueError("argv does not end with NUL")
         return tuple(data.split(b"\0"))
     if tag == Tag.WALK and flags & _UNRESOLVED:
-        # The walk did not end at the task's root: names of a memfd, of nothing (a pipe), or of another tree.
-        return walk_path(data, cut=True) or None
+        # The walk did not end at the task's root: names of a memfd, of nothing (a pipe), or of another tree. A memfd's
+        # name is its maker's choice, slashes and all; a namespace's is empty.
+        names = [name for name in data.split(b"\0") if name]
+        return names[0] if len(names) == 1 else walk_path(data, cut=True) or None
     return walk_path(data, cut=cut)
 
 
@@ -347,6 +505,10 @@ def _fields(record: Record) -> Iterator[tuple[Tag, bytes, bool]]:
         (Tag.RESOLVED, record.resolved),
         (Tag.CWD, record.cwd),
         (Tag.INTERP, record.interp),
+        (Tag.NEW, record.new),
+        (Tag.NEW_EXIT, record.new_exit),
+        (Tag.NEW_CWD, record.new_cwd),
+        (Tag.NAME, record.name),
     ):
         if data is not None:
             if b"\0" in data:

@@ -38,18 +38,20 @@ class Limits(_message.Message):
     def __init__(self, memory_bytes: _Optional[int] = ..., pids: _Optional[int] = ..., cpu_millis: _Optional[int] = ...) -> None: ...
 
 class CreateBoxRequest(_message.Message):
-    __slots__ = ("id", "limits", "ring_bytes", "lossless", "owner")
+    __slots__ = ("id", "limits", "ring_bytes", "lossless", "owner", "looks")
     ID_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     RING_BYTES_FIELD_NUMBER: _ClassVar[int]
     LOSSLESS_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
+    LOOKS_FIELD_NUMBER: _ClassVar[int]
     id: str
     limits: Limits
     ring_bytes: int
     lossless: bool
     owner: Owner
-    def __init__(self, id: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., ring_bytes: _Optional[int] = ..., lossless: _Optional[bool] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ...) -> None: ...
+    looks: bool
+    def __init__(self, id: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., ring_bytes: _Optional[int] = ..., lossless: _Optional[bool] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ..., looks: _Optional[bool] = ...) -> None: ...
 
 class Owner(_message.Message):
     __slots__ = ("pid", "start_ticks", "pid_namespace")

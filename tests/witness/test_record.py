@@ -10,7 +10,22 @@ from pathlib import Path
 
 import pytest
 from caisson_proto import record
-from caisson_proto.record import Flag, Kind, Record, RecordError, Tag, decode, decode_chunks, encode, strip_ring
+from caisson_proto.record import (
+    ChangeOp,
+    CrossOp,
+    Flag,
+    Kind,
+    LookOp,
+    PassOp,
+    Record,
+    RecordError,
+    SocketOp,
+    Tag,
+    decode,
+    decode_chunks,
+    encode,
+    strip_ring,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,9 +48,9 @@ records = st.builds(
     uid=u32,
     gid=u32,
     error=st.integers(0, 2**31 - 1),
-    flags=st.integers(0, 2**9 - 1).map(Flag),
+    flags=st.integers(0, sum(Flag)).map(Flag),
     comm=st.binary(max_size=16).map(lambda data: data.replace(b"\0", b"c")),
-    args=st.tuples(u64, u64, u64, u64, u64, u64),
+    args=st.tuples(st.integers(1, 5), u64, u64, u64, u64, u64),  # the first names an operation in some kinds
     given=st.none() | text,
     given_exit=st.none() | text,
     resolved=st.none() | text,
@@ -43,6 +58,10 @@ records = st.builds(
     cwd=st.none() | text,
     interp=st.none() | text,
     addr=st.none() | st.binary(max_size=128),
+    new=st.none() | text,
+    new_exit=st.none() | text,
+    new_cwd=st.none() | text,
+    name=st.none() | text,
 )
 
 
@@ -54,7 +73,16 @@ def enum_of(name: str) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("name", "prefix", "ours"),
-    [("caisson_kind", "", Kind), ("caisson_flag", "F_", Flag), ("caisson_tag", "T_", Tag)],
+    [
+        ("caisson_kind", "", Kind),
+        ("caisson_flag", "F_", Flag),
+        ("caisson_tag", "T_", Tag),
+        ("caisson_change", "CHANGE_", ChangeOp),
+        ("caisson_look", "LOOK_", LookOp),
+        ("caisson_pass", "PASS_", PassOp),
+        ("caisson_cross", "CROSS_", CrossOp),
+        ("caisson_socket", "SOCKET_", SocketOp),
+    ],
 )
 def test_names_and_numbers_are_those_of_the_kernel_side(
     name: str, prefix: str, ours: type[IntEnum] | type[IntFlag]

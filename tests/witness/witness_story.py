@@ -62,9 +62,13 @@ for path in ("/etc/passwd", "/tmp", "/tmp/made/x"):
 )
 
 
+SHARED = (Kind.FORK, Kind.EXEC, Kind.EXIT, Kind.OPEN, Kind.CONNECT)
+"""Kinds both witnesses tell in full."""
+
+
 def facts(records: Iterable[Record]) -> Counter[tuple[object, ...]]:
     """Every record reduced to what does not depend on the witness, the run or the process numbers."""
-    return Counter(map(_fact, records))
+    return Counter(_fact(one) for one in records if one.kind in SHARED)
 
 
 def _fact(one: Record) -> tuple[object, ...]:
@@ -74,7 +78,7 @@ def _fact(one: Record) -> tuple[object, ...]:
     if one.kind is Kind.EXIT:
         return "exit", thread, one.args[:3]
     if one.kind is Kind.EXEC:
-        argv = one.argv if not one.error else None  # the kernel's record of a refused exec has none
+        argv = one.argv
         scripted = one.interp is not None or one.given == b"/tmp/script"  # argv is then the interpreter's
         return "exec", one.asked, one.error, None if scripted else argv, one.cwd
     if one.kind is Kind.OPEN:

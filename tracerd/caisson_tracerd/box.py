@@ -25,7 +25,8 @@ RESERVE: Final = "reserve"
 """A file that gives its block to the last note when the disk is full."""
 RESERVE_BYTES: Final = 1 << 14
 COUNTERS: Final = struct.Struct("6Q")
-BOX_BYTES: Final = 16 + KIND_MAX * COUNTERS.size
+_HEAD: Final = struct.Struct("3Q")  # sequence number, slot of its ring, flags
+BOX_BYTES: Final = _HEAD.size + KIND_MAX * COUNTERS.size
 """Size of ``struct box`` in ``bpf/lib/maps.h``."""
 
 
@@ -65,6 +66,13 @@ class Note:
     """Of a container that was attached where it is: the depth of its cgroup; 0 for a box whose cgroup is ours."""
     freezes: dict[str, Any] | None = None
     """Of a sealed lossless box, see `lossless.as_note`."""
+    looks: bool = False
+    """Looks (stat, access, readlink, …) are recorded too."""
+
+    @property
+    def flags(self) -> int:
+        """Bits of ``struct box``: BOX_LOOK, BOX_ATTACHED."""
+        return int(self.looks) | (2 if self.level else 0)
 
     def write(self, folder: Path) -> None:
         part = folder / "box.json.part"
@@ -104,7 +112,7 @@ class Box:
             note.write(folder)
             (folder / RESERVE).write_bytes(bytes(RESERVE_BYTES))
             box = cls(note, folder, boxes, slot)
-            boxes.put(note.cgroup_id, struct.pack("QQ", 0, slot.number).ljust(BOX_BYTES, b"\0"))
+            boxes.put(note.cgroup_id, _HEAD.pack(0, slot.number, note.flags).ljust(BOX_BYTES, b"\0"))
         except (BpfError, OSError):
             remove_folder(folder)
             raise
@@ -165,7 +173,7 @@ class Box:
         value = self._boxes.get(self.note.cgroup_id)
         if value is None:
             raise TracerdError(f"box {self.note.id} has lost its counters; drop it and run again")
-        rows = COUNTERS.iter_unpack(value[16:])
+        rows = COUNTERS.iter_unpack(value[_HEAD.size :])
         return [ClassCount(Kind(number).name.lower(), *row) for number, row in enumerate(rows) if number in list(Kind)]
 
     def seal(self) -> None:

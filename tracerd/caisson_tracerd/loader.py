@@ -2,7 +2,8 @@
 """The one-shot loader: compile, load, attach, pin, write the manifest, exit.
 
 Runs on the distribution's own Python, because bcc comes from the distribution; standard library and bcc only, and
-of this package only ``btf.py`` and ``trial.py``. The daemon starts it as a child and never holds bcc itself.
+of this package only ``btf.py``, ``rules.py`` and ``trial.py``. The daemon starts it as a child and never holds bcc
+itself.
 
 No kernel headers are used: with headers of another version bcc compiles, loads and silently reads garbage. A small
 source tree is made from the kernel's own BTF instead, so the types are the running kernel's.
@@ -28,18 +29,24 @@ from typing import Any
 
 if __name__ == "__main__":  # on its own, beside its neighbour and without the package
     sys.path.insert(0, str(Path(__file__).resolve().parent))
+    import rules  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     import trial  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     from btf import Btf, BtfError  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
 else:
-    from caisson_tracerd import trial
+    from caisson_tracerd import rules, trial
     from caisson_tracerd.btf import Btf, BtfError
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 OVERLAY_BTF = Path("/sys/kernel/btf/overlay")
 API = 1
 TIERS = ("auto", "trampoline", "tracepoint")
-HOOKS = ("sys_enter", "sys_exit", "sched_process_fork", "sched_process_exec", "sched_process_exit")
-PINNED_MAPS = ("boxes", "rings", "levels")
+HOOKS = (
+    "sys_enter", "sys_exit", "sched_process_fork", "sched_process_exec", "sched_process_exit", "inet_sock_set_state",
+    "cgroup_attach_task",
+)  # fmt: skip
+PINNED_MAPS = ("boxes", "rings", "levels", "stages")
+OPTIONAL = re.compile(r"(io_\w+|ovl_inode)__\w+|cgroup__ancestor\w*")
+"""Members that some kernels lack; the sources ask ``#ifdef CAISSON_HAS_…`` or for what they belong to."""
 
 KCONFIG = """#pragma once
 #define CONFIG_BPF_SYSCALL 1
@@ -166,12 +173,55 @@ def definitions(text: str, btf: Btf, level: int) -> dict[str, int]:
     possible = Path("/sys/devices/system/cpu/possible").read_text().strip()
     values["CAISSON_CPUS"] = int(re.split("[-,]", possible)[-1]) + 1
     for owner, member in fields_used(text):
-        if owner == "ovl_inode" and "CAISSON_OVERLAY" not in values:
-            continue
-        place = btf.place(owner, member.split("__") if not member.startswith("__") else [member])
+        try:
+            place = btf.place(owner, member.split("__") if not member.startswith("__") else [member])
+        except BtfError:
+            if OPTIONAL.fullmatch(f"{owner}__{member}"):
+                continue
+            raise
+        values[f"CAISSON_HAS_{owner}__{member}"] = 1
         values[f"CAISSON_OFFSET_{owner}__{member}"] = place.offset
         values[f"CAISSON_SIZE_{owner}__{member}"] = place.size
+    values.update(uring_variant(btf, values))
     return values
+
+
+def uring_variant(btf: Btf, values: dict[str, int]) -> dict[str, int]:
+    """How this kernel tells of io_uring's requests; empty when in no way the programs know (before 6.0)."""
+    known = "CAISSON_HAS_io_open__filename" in values and "CAISSON_HAS_io_kiocb__cqe__fd" in values
+    if known and btf.parameters("btf_trace_io_uring_submit_req") == 2:
+        found = {"CAISSON_URING": 1}
+    elif known and btf.parameters("btf_trace_io_uring_submit_sqe") == 3:
+        found = {"CAISSON_URING": 1, "CAISSON_URING_SQE": 1}
+    else:
+        return {}
+    if btf.parameters("btf_trace_io_uring_complete") == 4:
+        found["CAISSON_URING_CQE"] = 1
+    return found
+
+
+def tracepoints(defines: dict[str, int]) -> tuple[str, ...]:
+    """The raw tracepoints the programs are attached to on this kernel."""
+    if "CAISSON_URING" not in defines:
+        return HOOKS
+    submit = "io_uring_submit_sqe" if "CAISSON_URING_SQE" in defines else "io_uring_submit_req"
+    return (*HOOKS, submit, "io_uring_complete")
+
+
+def fill(bpf: Any, programs: Any) -> None:
+    """The table of calls, and the programs the others call."""
+    import ctypes
+
+    calls = programs[b"rules"]
+    for number, words in enumerate(rules.table()):
+        if any(words):
+            leaf = calls.Leaf()
+            leaf.word[0], leaf.word[1] = words
+            calls[ctypes.c_uint32(number)] = leaf
+    stages = programs[b"stages"]
+    for name, number in rules.PROGRAMS.items():
+        function = programs.load_func(name.encode(), bpf.RAW_TRACEPOINT)
+        stages[ctypes.c_int(number)] = ctypes.c_int(function.fd)
 
 
 def fields_used(text: str) -> set[tuple[str, str]]:
@@ -215,16 +265,18 @@ def load(sources: Path, pins: Path, level: int, tier: str = "auto") -> dict[str,
             if not refused:
                 break
             tried = [refused.get(one.hook, one) for one in tried]
-    names = {hook: f"raw_tracepoint__{hook}" for hook in HOOKS} | {hook: hook for hook in links}
-    code = {hook: programs.dump_func(name) for hook, name in names.items()}
-    links.update({hook: programs.raw_tracepoint_fds[hook.encode()] for hook in HOOKS})
+    points = tracepoints(defines)
+    hooks_of = {hook: f"raw_tracepoint__{hook}" for hook in points} | {hook: hook for hook in links}
+    names = hooks_of | {name: name for name in rules.PROGRAMS}
+    code = {hook: programs.dump_func(name.encode()) for hook, name in names.items()}
+    links.update({hook: programs.raw_tracepoint_fds[hook.encode()] for hook in points})
     pin(lib, programs, links, pins)
     return {
         "api": API,
         "tier": "trampoline" if hooks else "tracepoint",
         "tier_reason": "" if hooks else trial.why_none(tried),
         "trampoline": [one.as_dict() for one in tried],
-        "hooks": list(names),
+        "hooks": list(hooks_of),
         "sources": source_digest(sources),
         "bytecode_sha256": {hook: hashlib.sha256(found).hexdigest() for hook, found in code.items()},
         "instructions": {hook: len(found) // 8 for hook, found in code.items()},
@@ -248,7 +300,9 @@ def compiled(bpf: Any, text: str, defines: dict[str, int], hooks: list[trial.Tri
         chosen.update({f"CAISSON_HOOK_{one.hook.upper()}": 1 for one in hooks})
     flags = [f"-D{name}={value}" for name, value in chosen.items()]
     try:
-        return bpf(text=text, cflags=[*flags, "-Wno-unused-function", "-Wno-address-of-packed-member"])
+        programs = bpf(text=text, cflags=[*flags, "-Wno-unused-function", "-Wno-address-of-packed-member"])
+        fill(bpf, programs)
+        return programs
     except Exception as problem:
         raise Refused(f"the kernel or bcc refused the programs: {problem}") from problem
 

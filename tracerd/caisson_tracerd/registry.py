@@ -149,10 +149,11 @@ class Registry:
         ring_bytes: int,
         lossless: bool = False,
         owner: tuple[int, int] | None = None,
+        looks: bool = False,
     ) -> tuple[Box, tuple[str, ...]]:
         """A cgroup and a ring for a new box; with the limits nobody can enforce here.
 
-        ``owner`` is what `lease.checked` returned.
+        ``owner`` is what `lease.checked` returned; ``looks``: stat, access, readlink and their like are recorded too.
         """
         default = max(self._ring_bytes, lossless_ring) if lossless else self._ring_bytes
         size = self._checked(uid, box_id, ring_bytes, default)
@@ -171,7 +172,7 @@ class Registry:
                             os.chown(cgroup.path / name, uid, -1)
                 note = Note(
                     box_id, uid, self._boot_id, str(cgroup.path), cgroup.id, size, slot.number, slot.ring.consumed,
-                    lossless=lossless, owner=owner,
+                    lossless=lossless, owner=owner, looks=looks,
                 )  # fmt: skip
                 box = Box.create(note, self._layout.boxes_dir / str(uid) / box_id, self._map, slot)
             except BaseException:

@@ -85,7 +85,9 @@ class Service(rpc.TracerdServicer):
         uid = await self._caller(context)
         limits = Limits(request.limits.memory_bytes, request.limits.pids, request.limits.cpu_millis)
         owner = await self._owner(uid, request, context)
-        work = self._registry.create(uid, request.id, limits, request.ring_bytes, request.lossless, owner)
+        work = self._registry.create(
+            uid, request.id, limits, request.ring_bytes, request.lossless, owner, request.looks
+        )
         box, missing = await _answer(context, uid, work)
         return pb.CreateBoxResponse(box=_box(box), limits_missing=missing)
 
