@@ -293,6 +293,7 @@ def _changes(model: Activity, changes: Iterable[Change]) -> Iterator[Changed]:
     writers: dict[bytes, dict[Identity, None]] = {}
     folders: dict[bytes, dict[Identity, None]] = {}
     all_changes = list(changes)
+    naming = _naming(model)
     final = {b"/" + one.path.lstrip(b"/") for one in all_changes}
     for touch in model.written():
         writers.setdefault(touch.path, {})[touch.process] = None
@@ -304,17 +305,18 @@ def _changes(model: Activity, changes: Iterable[Change]) -> Iterator[Changed]:
         near: tuple[Identity, ...] = ()
         if not by and one.kind != "dir":
             folder, _slash, name = path.rpartition(b"/")
-            near = tuple(folders.get(folder, {}) | dict.fromkeys(_naming(model, name)))
+            near = tuple(folders.get(folder, {}) | naming.get(name, {}))
         yield Changed(path, one.how, one.kind, one.size, model.places.tags(path), by, near)
 
 
-def _naming(model: Activity, name: bytes) -> Iterator[Identity]:
-    """Processes with a command that names a file as one of its arguments."""
+def _naming(model: Activity) -> dict[bytes, dict[Identity, None]]:
+    """By the last name of a path: the agent's processes with a command that has it as one of its arguments."""
+    found: dict[bytes, dict[Identity, None]] = {}
     for process in model.processes.values():
-        if not process.harness and any(
-            argument.rpartition(b"/")[2] == name for one in process.commands for argument in one.argv[1:]
-        ):
-            yield process.identity
+        if not process.harness:
+            for name in {argument.rpartition(b"/")[2] for one in process.commands for argument in one.argv[1:]}:
+                found.setdefault(name, {})[process.identity] = None
+    return found
 
 
 def looked_for(model: Activity) -> list[Touch]:

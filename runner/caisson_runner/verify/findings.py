@@ -197,7 +197,8 @@ def verifier_touched(facts: Facts) -> Iterator[Finding]:
     if _in_rooms(facts.task.workspace):
         return
     changed = [_path(c) for c in facts.changes if _in_rooms(_path(c)) and (_path(c) not in _ROOMS or c.how != "added")]
-    seen = [path for path in map(os.fsdecode, facts.written) if _in_rooms(path) and path not in changed]
+    known = set(changed)
+    seen = [path for path in map(os.fsdecode, facts.written) if _in_rooms(path) and path not in known]
     if paths := [*changed, *seen]:
         yield _made("verifier-touched", VOID, f"the verifier's place was written to: {_names(paths)}", facts, paths)
 
@@ -232,12 +233,9 @@ _SCRATCH = ("/tmp", "/var/tmp", "/run", "/root/.cache", "/root/.pytest_cache", "
 
 def outside_workspace(facts: Facts) -> Iterator[Finding]:
     allowed = (facts.task.workspace, facts.task.workdir, *_SCRATCH)
-    paths = [
-        _path(c)
-        for c in facts.changes
-        if not any(_below(_path(c), root) for root in allowed)
-        and not any(_path(other).startswith(_path(c).rstrip("/") + "/") for other in facts.changes if other is not c)
-    ]
+    changed = [_path(c) for c in facts.changes]
+    folders = {path.rpartition("/")[0] for path in changed}  # a folder is named by what is in it
+    paths = [path for path in changed if path not in folders and not any(_below(path, root) for root in allowed)]
     if paths:
         yield _made("outside-workspace", WARN, f"written outside the workspace: {_names(paths)}", facts, paths)
 

@@ -10,8 +10,9 @@ import stat
 from collections.abc import Iterator
 from typing import BinaryIO, Final
 
-MAX_PATH: Final = 65_535
-"""Longest path a walk follows, bytes. A box can nest folders deeper than the kernel's own limit for one call."""
+MAX_PATH: Final = 16_384
+"""Longest path a walk follows, bytes. A box can nest folders deeper than the kernel's own limit for one call (4096); a
+chain of n folders has paths of n²/2 bytes together, which is what this bounds."""
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 CHUNK: Final = 1 << 18
 
@@ -110,7 +111,8 @@ def is_whiteout(status: os.stat_result) -> bool:
 def parts(path: bytes) -> list[bytes]:
     """The names of a relative path. TreeError for empty, dot and NUL parts."""
     names = path.split(b"/")
-    if any(name in (b"", b".", b"..") or b"\0" in name or len(name) > 255 for name in names):
+    # Without a loop over the names: a chain of folders has the square of its length of them.
+    if b"" in names or b"." in names or b".." in names or b"\0" in path or max(map(len, names)) > 255:
         raise TreeError(f"{path[:200]!r} is not a plain relative path")
     return names
 
@@ -141,9 +143,9 @@ class Filler:
         *above, name = parts(path)
         near, here = self._cached or ([], os.open(b".", _FOLDER, dir_fd=self._top))
         self._cached = None
-        same = 0
-        while same < len(near) and same < len(above) and near[same] == above[same]:
-            same += 1
+        same = min(len(near), len(above))
+        if near[:same] != above[:same]:
+            same = next(number for number in range(same) if near[number] != above[number])
         # From the last folder, as neighbours come one after the other: from the top each time, a chain of folders
         # would take the square of its length. `..` is safe: nobody else writes to the tree while it is filled.
         for part in (*[b".."] * (len(near) - same), *above[same:]):
