@@ -49,6 +49,19 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+STORE_ALONE = (
+    "test_bad_requests", "test_changed_file", "test_changed_manifests", "test_damaged_state", "test_deep_nesting",
+    "test_hostile_state", "test_list_labels", "test_many_boxes", "test_root_filesystem_with_escaping",
+)  # fmt: skip
+"""Promises that the store and the packer keep for every engine; with docker they only take longer."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.name.startswith(STORE_ALONE) and "docker" in item.name.partition("[")[2]:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def make_engine(kind: str, request: pytest.FixtureRequest) -> MakeEngine:
     """An engine of the kind under test, on any store: an async context manager."""

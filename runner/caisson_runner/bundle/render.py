@@ -52,7 +52,8 @@ def _head(
         for key in ("trusting", "ground_truth", "held_out"):
             check = verdict.get(key)
             if isinstance(check, dict):
-                said = {True: "PASS", False: "fail"}.get(check.get("passed"), "–")
+                passed = check.get("passed")
+                said = "PASS" if passed is True else "fail" if passed is False else "–"
                 yield f"  {key.replace('_', ' '):13} {said}  {printable(str(check.get('reason') or ''), 120)}"
         for one in verdict.get("findings") or ():
             yield f"  {printable(str(one.get('severity')), 10):5} {printable(str(one.get('text')), 300)}"
