@@ -19,6 +19,8 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cais
 
 def why_not() -> str | None:
     """The reason why no machine can be booted here."""
+    if not os.environ.get("CAISSON_TEST_SERVICE"):
+        return "a machine with a systemd of its own is booted by make test-service"
     if os.geteuid() != 0:
         return "a machine with a systemd of its own needs root"
     for tool in ("systemd-nspawn", "mmdebstrap"):
@@ -26,9 +28,6 @@ def why_not() -> str | None:
             return f"{tool} is not installed (make test-service installs it)"
     if not BTF.exists():
         return "this kernel has no BTF"
-    found = sorted(CACHE.glob("*/etc/os-release"))
-    if not found and not os.environ.get("CAISSON_TEST_SERVICE"):
-        return "the test machine's root file system is not built yet (make test-service builds it)"
     return None
 
 
