@@ -46,7 +46,7 @@ def fuzzing(examples: int) -> Any:
 
 whole = st.builds(
     Record,
-    kind=st.sampled_from(list(Kind)),
+    kind=st.sampled_from([Kind.FORK, Kind.EXEC, Kind.EXIT, Kind.OPEN, Kind.CONNECT]),  # those without an operation
     seq=st.integers(1, 2**64 - 1),  # 0 is: take the position
     pid=st.integers(0, 2**32 - 1),
     error=st.integers(0, 4095),
