@@ -167,6 +167,8 @@ RAW_TRACEPOINT_PROBE(sys_enter)
 			}
 		} else if (RULE_STAGE(rule) == STAGE_EXEC)
 			keep->head.call = CALL_EXECVE;
+		else if (RULE_KIND(rule) == CAISSON_CHANGE)
+			keep->head.call = CALL_CHANGE;
 	}
 	keep_call(keep);
 	return 0;

@@ -167,6 +167,10 @@ int stage_walks(struct bpf_raw_tracepoint_args *ctx)
 		if (i < 2) /* UNRESOLVED speaks of the object, not of the folder it was asked from */
 			b->scratch->flags = (b->scratch->flags & ~CAISSON_F_UNRESOLVED) | (flags & CAISSON_F_UNRESOLVED);
 	}
+#ifdef CAISSON_TRAMPOLINE
+	if (now->kind == CAISSON_CHANGE && (b->scratch->flags & CAISSON_F_KERNEL) && !now->walk[2].tag)
+		add_changed_object(b);
+#endif
 	finish(b);
 	forget_call(now);
 	return 0;

@@ -13,6 +13,9 @@
 #include "lib/given.h"
 #include "lib/message.h"
 #include "open.h"
+#ifdef CAISSON_TRAMPOLINE
+#include "trampoline_changes.h"
+#endif
 #include "names.h"
 #include "exec.h"
 #include "connect.h"
@@ -24,4 +27,5 @@
 #include "uring.h"
 #ifdef CAISSON_TRAMPOLINE
 #include "trampoline.h"
+#include "trampoline_objects.h"
 #endif

@@ -13,7 +13,7 @@
 #define TASK_COMPAT 0x0002        /* TS_COMPAT in thread_info.status */
 
 /* What the hooks of the trampoline tier must know of the call they run in. */
-enum call { CALL_OTHER, CALL_OPEN, CALL_EXECVE, CALL_CONNECT };
+enum call { CALL_OTHER, CALL_OPEN, CALL_EXECVE, CALL_CONNECT, CALL_CHANGE };
 
 INLINE int task_is_compat(void)
 {

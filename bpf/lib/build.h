@@ -13,6 +13,28 @@ struct build {
 
 #define REC(b) ((struct caisson_rec *)(b)->scratch->data)
 
+/* The cgroup at a level above the task's own, or 0. */
+INLINE u64 ancestor_id(int level)
+{
+#ifdef CAISSON_ANCESTOR
+	return bpf_get_current_ancestor_cgroup_id(level);
+#else /* 5.10 has the helper for other programs only; there each cgroup lists the ids of those above it */
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	struct css_set *set = 0;
+	struct cgroup *cgroup = 0;
+	int depth = 0;
+	u64 id = 0;
+
+	READ(set, task_struct, task, cgroups);
+	READ(cgroup, css_set, set, dfl_cgrp);
+	READ(depth, cgroup, cgroup, level);
+	if (level < 0 || level > depth)
+		return 0;
+	bpf_probe_read_kernel(&id, sizeof(id), (void *)((u64)cgroup + OFFSET(cgroup, ancestor_ids) + (u64)level * 8));
+	return id;
+#endif
+}
+
 /*
  * The box this task is in, by the ancestor at the level of boxes: a child cgroup made inside is still the box. Containers
  * of others are attached where they are, so their levels are looked at too, while there are any.
@@ -22,7 +44,7 @@ INLINE struct box *find_box(u64 *id)
 	struct box *box;
 	u32 i, slot, *level;
 
-	*id = bpf_get_current_ancestor_cgroup_id(CAISSON_BOX_LEVEL);
+	*id = ancestor_id(CAISSON_BOX_LEVEL);
 	box = boxes.lookup(id);
 	if (box)
 		return box;
@@ -32,7 +54,7 @@ INLINE struct box *find_box(u64 *id)
 		level = levels.lookup(&slot);
 		if (!level || !*level)
 			return 0;
-		*id = bpf_get_current_ancestor_cgroup_id(*level);
+		*id = ancestor_id(*level);
 		box = boxes.lookup(id);
 		if (box)
 			return box;

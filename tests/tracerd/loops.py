@@ -55,13 +55,13 @@ def main() -> None:
 
         BPF._trace_autoload = lambda self: None
         loader.write_source_tree(Path(root), types + loader.helpers_missing(types))
-        for fetch in ({"CAISSON_FETCH": 1}, {}):
+        for fetch in ({"CAISSON_FETCH": 1, "CAISSON_ANCESTOR": 1}, {"CAISSON_ANCESTOR": 1}):
             defines = {**loader.definitions(text, loader.all_types(), 3), **fetch}
             programs = loader.compiled(BPF, text, defines, hooks)
             for number in range(loader_functions(programs)):
                 name = function_name(programs, number)
                 loops = open_loops(programs.dump_func(name))
-                print(f"{name.decode()}{'' if fetch else ' without fetch'}: {loops}")
+                print(f"{name.decode()}{'' if 'CAISSON_FETCH' in fetch else ' without fetch'}: {loops}")
 
 
 def loader_functions(programs: object) -> int:

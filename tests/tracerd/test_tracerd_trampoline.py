@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from caisson_proto.record import Flag, Kind
+from caisson_proto.record import ChangeOp, Flag, Kind
 
 if TYPE_CHECKING:
     from conftest import Client
@@ -163,3 +163,47 @@ def test_the_manifest_names_the_tier_and_every_hook(client: Client, daemon: obje
         assert bool(hook["reason"]) != hook["ok"]
         assert bool(hook["lost"]) != hook["ok"]
     assert [hook["hook"] for hook in manifest["trampoline"] if hook["ok"] and hook["how"] == "fexit"] == ["open"]
+
+
+def test_a_change_names_the_object_it_was_about_whatever_links_led_there(client: Client, tmp_path: Path) -> None:
+    deep = tmp_path / "real/deep"
+    deep.mkdir(parents=True)
+    (tmp_path / "way").symlink_to("real")
+    for name in ("a", "c"):
+        (deep / name).write_text("x")
+    code = """
+import os, sys
+os.chdir(sys.argv[1])
+os.chmod("way/deep/a", 0o600); os.truncate("way/deep/a", 1); os.chown("way/deep/a", 0, 0)
+os.link("way/deep/a", "way/deep/b"); os.rename("way/deep/a", "way/deep/z"); os.unlink("way/deep/b")
+os.mkdir("way/deep/d"); os.rmdir("way/deep/d"); os.symlink("z", "way/deep/s"); os.mkfifo("way/deep/p")
+try: os.unlink("way/deep/absent")
+except OSError: pass
+try: os.rmdir("way/deep/c")
+except OSError: pass
+"""
+    inode = (deep / "a").stat().st_ino
+    records = client.watch("box", [sys.executable, "-c", code, str(tmp_path)])
+    changes = [
+        one for one in records if one.kind == Kind.CHANGE and b"way/deep/" in (one.given or b"") + (one.new or b"")
+    ]
+    told = [
+        (ChangeOp(one.args[0]).name, (one.resolved or b"").rpartition(b"/")[2].decode(), one.error) for one in changes
+    ]
+    assert told == [
+        ("CHMOD", "a", 0),
+        ("TRUNCATE", "a", 0),
+        ("CHOWN", "a", 0),
+        ("LINK", "a", 0),
+        ("RENAME", "a", 0),
+        ("UNLINK", "b", 0),
+        ("MKDIR", "d", 0),
+        ("RMDIR", "d", 0),
+        ("SYMLINK", "s", 0),
+        ("MKNOD", "p", 0),
+        ("UNLINK", "", errno.ENOENT),
+        ("RMDIR", "", errno.ENOTDIR),
+    ]
+    found = [one for one in changes if one.resolved]
+    assert all(Flag.KERNEL in one.flags and Path(os.fsdecode(one.resolved or b"")).parent == deep for one in found)
+    assert [one.args[4] for one in found[:6]] == [inode] * 6

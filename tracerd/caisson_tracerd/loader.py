@@ -246,6 +246,8 @@ def load(sources: Path, pins: Path, level: int, tier: str = "auto") -> dict[str,
         raise Refused(f"{problem}; the programs do not know this kernel") from None
     if trial.fetches(trial.Kernel()):
         defines["CAISSON_FETCH"] = 1
+    if trial.tells_ancestors(trial.Kernel()):
+        defines["CAISSON_ANCESTOR"] = 1
     tried = trial.try_all(btf) if tier != "tracepoint" else []
     with tempfile.TemporaryDirectory(prefix="caisson-types-") as root:
         os.environ["BCC_KERNEL_SOURCE"] = root

@@ -16,9 +16,11 @@ import os
 import platform
 import socket
 import struct
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 if __package__:
@@ -62,6 +64,27 @@ HOOKS: Final = (
         "the address of a connect is read from the caller's memory (forgeable)",
         3,
     ),
+    *(
+        Hook(
+            name,
+            "lsm",
+            (f"bpf_lsm_path_{name}",),
+            f"of {what}, the names are recorded as given, and not which object they led to",
+            parameters,
+        )
+        for name, what, parameters in (
+            ("unlink", "an unlink", 2),
+            ("rmdir", "a removed folder", 2),
+            ("mkdir", "a made folder", 3),
+            ("mknod", "a made node", 4),
+            ("symlink", "a symbolic link", 3),
+            ("link", "a hard link", 3),
+            ("rename", "a rename", 4),
+            ("truncate", "a truncation by name", 1),
+            ("chmod", "a change of mode", 2),
+            ("chown", "a change of owner", 3),
+        )
+    ),
 )
 
 
@@ -97,7 +120,7 @@ class Kernel:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._number = _NR_BPF[platform.machine()]
 
-    def _bpf(self, command: int, attributes: bytes) -> int:
+    def command(self, command: int, attributes: bytes) -> int:
         buffer = ctypes.create_string_buffer(attributes, 128)
         result: int = self._libc.syscall(self._number, command, buffer, 128)
         if result < 0:
@@ -107,11 +130,11 @@ class Kernel:
 
     def counter(self) -> int:
         """An array with one number of 64 bits."""
-        return self._bpf(_MAP_CREATE, struct.pack("IIII", 2, 4, 8, 1))
+        return self.command(_MAP_CREATE, struct.pack("IIII", 2, 4, 8, 1))
 
     def read(self, counter: int) -> int:
         key, value = ctypes.c_uint32(0), ctypes.c_uint64(0)
-        self._bpf(_MAP_LOOKUP, struct.pack("IIQQ", counter, 0, ctypes.addressof(key), ctypes.addressof(value)))
+        self.command(_MAP_LOOKUP, struct.pack("IIQQ", counter, 0, ctypes.addressof(key), ctypes.addressof(value)))
         return value.value
 
     def load(self, code: bytes, how: str, number: int, name: str, log: bool = False) -> int:
@@ -144,7 +167,7 @@ class Kernel:
             number,
         )
         try:
-            return self._bpf(_PROG_LOAD, attributes)
+            return self.command(_PROG_LOAD, attributes)
         except OSError as problem:
             if problem.errno == errno.ENOSPC and log:  # the log was too small, not the program wrong
                 return self.load(code, how, number, name)
@@ -154,7 +177,7 @@ class Kernel:
 
     def attach(self, program: int) -> int:
         """A link; the program runs from now on."""
-        return self._bpf(_RAW_TRACEPOINT_OPEN, struct.pack("QI", 0, program))
+        return self.command(_RAW_TRACEPOINT_OPEN, struct.pack("QI", 0, program))
 
 
 def counting(counter: int) -> bytes:
@@ -176,20 +199,32 @@ def counting(counter: int) -> bytes:
 def fetches(kernel: Kernel) -> bool:
     """Whether programs may add and get the old value in one step (5.12), asked with a program that does."""
     step = struct.Struct("<BBhi").pack
-    code = (
+    return accepts(
+        kernel,
         step(0xB7, 0x02, 0, 1)  # r2 = 1
         + step(0x7B, 0x2A, -8, 0)  # *(u64 *)(r10 - 8) = r2
-        + step(0xDB, 0x2A, -8, 0x01)  # r2 = atomic_fetch_add((u64 *)(r10 - 8), r2)
-        + step(0xB7, 0x00, 0, 0)
-        + step(0x95, 0, 0, 0)
+        + step(0xDB, 0x2A, -8, 0x01),  # r2 = atomic_fetch_add((u64 *)(r10 - 8), r2)
     )
+
+
+def tells_ancestors(kernel: Kernel) -> bool:
+    """Whether tracing programs may ask for the cgroup above (not on 5.10)."""
+    step = struct.Struct("<BBhi").pack
+    return accepts(
+        kernel, step(0xB7, 0x01, 0, 1) + step(0x85, 0, 0, 123)
+    )  # r1 = 1; call get_current_ancestor_cgroup_id
+
+
+def accepts(kernel: Kernel, code: bytes) -> bool:
+    """Whether the kernel takes a raw tracepoint program of these instructions."""
+    code += struct.pack("<BBhi", 0xB7, 0x00, 0, 0) + struct.pack("<BBhi", 0x95, 0, 0, 0)
     instructions = ctypes.create_string_buffer(code, len(code))
     license_text = ctypes.create_string_buffer(b"GPL")
     attributes = struct.pack(
         "<IIQQ", 17, len(code) // 8, ctypes.addressof(instructions), ctypes.addressof(license_text)
-    )  # 17: a raw tracepoint program
+    )
     try:
-        os.close(kernel._bpf(_PROG_LOAD, attributes))
+        os.close(kernel.command(_PROG_LOAD, attributes))
     except OSError:
         return False
     return True
@@ -248,7 +283,7 @@ def _try(kernel: Kernel, btf: Btf, hook: Hook) -> Tried:
 
 def _fits(btf: Btf, hook: Hook, function: str) -> bool:
     count = btf.parameters_of(function)
-    return count == hook.parameters
+    return count in (hook.parameters, hook.parameters + (hook.name == "rename"))  # which got flags in 5.19
 
 
 def _connect() -> None:
@@ -256,7 +291,33 @@ def _connect() -> None:
         probe.connect("\0caisson-trial-nobody-listens")
 
 
+def _in_a_folder(act: Callable[[Path], object]) -> Callable[[], None]:
+    """What to do in a folder with a file ``a``."""
+
+    def run() -> None:
+        with tempfile.TemporaryDirectory(prefix="caisson-trial-") as name:
+            (Path(name) / "a").touch()
+            act(Path(name))
+
+    return run
+
+
+def _make_and_remove(folder: Path) -> None:
+    (folder / "d").mkdir()
+    (folder / "d").rmdir()
+
+
 _TRIGGERS: Final[dict[str, Callable[[], None]]] = {
     "open": lambda: os.close(os.open("/dev/null", os.O_RDONLY)),
     "connect": _connect,
+    "unlink": _in_a_folder(lambda folder: (folder / "a").unlink()),
+    "rmdir": _in_a_folder(_make_and_remove),
+    "mkdir": _in_a_folder(lambda folder: folder.joinpath("d").mkdir()),
+    "mknod": _in_a_folder(lambda folder: os.mkfifo(folder / "p")),
+    "symlink": _in_a_folder(lambda folder: (folder / "b").symlink_to("a")),
+    "link": _in_a_folder(lambda folder: (folder / "b").hardlink_to(folder / "a")),
+    "rename": _in_a_folder(lambda folder: (folder / "a").rename(folder / "b")),
+    "truncate": _in_a_folder(lambda folder: os.truncate(folder / "a", 1)),
+    "chmod": _in_a_folder(lambda folder: (folder / "a").chmod(0o600)),
+    "chown": _in_a_folder(lambda folder: os.chown(folder / "a", 0, 0)),
 }
