@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from caisson_proto.record import Kind, Record
 from caisson_runner.bundle import Bundle
@@ -29,6 +30,7 @@ from conftest import IMAGE
 
 pytestmark = [pytest.mark.docker, pytest.mark.root, pytest.mark.bpf]
 LOOP = "exec 7</bin/busybox; while :; do /bin/busybox cat /etc/hosts >/dev/null; /bin/busybox usleep 50000; done"
+NOBODY = 65534
 SH = ["/bin/busybox", "sh", "-c"]
 
 
@@ -135,32 +137,89 @@ async def test_the_record_of_a_container_that_ended_is_whole(client, daemon, wit
     assert evidence.coverage["complete"], evidence.coverage["reason"]
 
 
-@pytest.mark.slow
-async def test_a_killed_and_restarted_daemon_goes_on_with_an_attached_container(client, daemon, tmp_path):
+@pytest.fixture(scope="module")
+def second(daemon, tmp_path_factory) -> Iterator[Any]:
+    """A tracerd that may be killed, serves nobody too, and knows where Docker is."""
     from witness_daemon import Daemon
 
-    own = Daemon(tmp_path)
-    own._places[-1] += "-restarted"
-    own.start()
+    own = Daemon(tmp_path_factory.mktemp("second"))
+    own._places[-1] += "-second"
+    own._places += ["--allow", str(NOBODY)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", daemon.host)
+        own.start()
+        yield own
+    own.stop()
+    own.unload()
+
+
+@pytest.mark.slow
+async def test_a_killed_and_restarted_daemon_goes_on_with_an_attached_container(client, second):
+    witness = EbpfWitness(second.socket, ask(second.socket))
+    with running(client, "i=0; while :; do i=$((i+1)); /bin/busybox true $i; done") as container:
+        async with attach(witness, container.id) as attached:
+            time.sleep(0.2)
+            second.kill()
+            time.sleep(0.2)
+            second.start()
+            time.sleep(0.2)
+            evidence = await seal(attached)
+        container.reload()
+        assert container.status == "running"
+    numbers = [int(argv[-1]) for argv in evidence.execs if argv[1:2] == (b"true",)]
+    assert len(numbers) > 20 and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    sequence = [record.seq for record in evidence.records]
+    assert sequence == list(range(1, len(sequence) + 1))
+
+
+@pytest.mark.slow
+def test_a_plain_user_s_socket_attaches_what_carries_their_label(client, second):
+    from caisson_proto import tracerd_pb2 as pb
+    from caisson_proto import tracerd_pb2_grpc as rpc
+
+    path = second.folder / "run" / str(NOBODY) / "tracerd.sock"
+    with (
+        running(client, "/bin/busybox sleep 60", labels={"caisson.uid": str(NOBODY)}) as theirs,
+        running(client, "/bin/busybox sleep 60") as others,
+        grpc.insecure_channel(f"unix:{path}") as channel,
+    ):
+        stub = rpc.TracerdStub(channel)
+        made = stub.Attach(pb.AttachRequest(id="mine", container=theirs.name), timeout=20)
+        assert made.container_id == theirs.id and json.loads(made.census_json)["processes"]
+        for request in (
+            pb.AttachRequest(id="other", container=others.name),
+            pb.AttachRequest(id="other", cgroup_path=made.box.cgroup_path),
+            pb.AttachRequest(id="other", container=theirs.name, docker_host="unix:///dev/null"),
+        ):
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.Attach(request, timeout=20)
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        stub.SealBox(pb.SealBoxRequest(id="mine"), timeout=20)
+        stub.DropBox(pb.DropBoxRequest(id="mine"), timeout=20)
+        theirs.reload()
+        assert theirs.status == "running"
+
+
+def test_a_census_keeps_odd_names_and_says_what_it_cut():
+    from caisson_tracerd import census
+
+    cgroup = Cgroup.create(f"census-{os.getpid()}", Limits(), "caisson-attach-test")
+    odd = b"odd\n\xff\x1b[31m"
+    source = "import os, sys; [os.dup(0) for _ in range(1100)]; print(1, flush=True); sys.stdin.read()"
+    words = [b"/bin/sh", b"-c", f'echo $$ > {cgroup.path}/cgroup.procs; exec "$@"'.encode(), b"sh"]
+    words += [sys.executable.encode(), b"-c", source.encode(), odd, b""]
     try:
-        witness = EbpfWitness(own.socket, ask(own.socket))
-        with running(client, "i=0; while :; do i=$((i+1)); /bin/busybox true $i; done") as container:
-            async with attach(witness, container.id, docker_host=daemon.host) as attached:
-                time.sleep(0.2)
-                own.kill()
-                time.sleep(0.2)
-                own.start()
-                time.sleep(0.2)
-                evidence = await seal(attached)
-            container.reload()
-            assert container.status == "running"
-        numbers = [int(argv[-1]) for argv in evidence.execs if argv[1:2] == (b"true",)]
-        assert len(numbers) > 20 and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-        sequence = [record.seq for record in evidence.records]
-        assert sequence == list(range(1, len(sequence) + 1))
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None and child.stdout.readline() == b"1\n"
+            found = census.take(cgroup.path)
+            child.communicate()
     finally:
-        own.stop()
-        own.unload()
+        cgroup.remove()
+    (one,) = found["processes"]
+    assert [os.fsencode(word) for word in one["argv"][-2:]] == [odd, b""]
+    assert len(one["open"]) == census.MAX_DESCRIPTORS and found["cut"] == ["descriptors"]
+    assert any("libc" in path for path in one["mapped"])
+    assert json.loads(json.dumps(found)) == found
 
 
 async def test_a_container_is_attached_once_and_a_box_never(client, daemon, witness):
@@ -209,7 +268,7 @@ def test_tracerd_never_records_itself():
 
 def test_a_plain_user_attaches_containers_with_their_label_alone(client, daemon, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", daemon.host)
-    nobody = 65534
+    nobody = NOBODY
     with (
         running(client, "/bin/busybox sleep 60", labels={"caisson.uid": str(nobody)}) as theirs,
         running(client, "/bin/busybox sleep 60", labels={"caisson.uid": "0"}) as others,
