@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -283,6 +284,35 @@ def doctor(as_json: bool) -> None:
     sys.exit(doctor_command(as_json))
 
 
+@cli.command(epilog=EXIT_CODES)
+@click.option("--routes", "globs", multiple=True, metavar="GLOB", help="Only routes whose name matches. Repeatable.")
+@click.option("--quick", is_flag=True, help="The routes that matter most, one poller, one round: under three minutes.")
+@click.option("--loads/--no-loads", default=True, help="The two workloads and the probe. Off with --routes.")
+@click.option(
+    "--tracerd",
+    "sockets",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Socket of a tracerd; repeat for daemons of other tiers.  [default: this user's]",
+)
+@click.option("--write-docs", is_flag=True, help="Write docs/compare.md as well.")
+@json_option
+def compare(
+    globs: Sequence[str], quick: bool, loads: bool, sockets: Sequence[Path], write_docs: bool, as_json: bool
+) -> None:
+    """Show what eBPF, strace and polling each see of the same deeds, what they cost, and whether the box can tell.
+
+    Fails where a result differs from the one declared in scenarios/routes/witness/routes.toml.
+
+    \b
+    sudo caisson-run compare --quick
+    sudo caisson-run compare --routes 'open-io-uring*' --json
+    """
+    from caisson_runner.compare.command import compare_command
+
+    sys.exit(compare_command(globs, quick, loads, sockets, as_json, write_docs))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: errors of ours become one line on stderr and their documented exit code."""
     from caisson_runner.errors import CaissonError
@@ -305,3 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:  # a full or read-only disk, a name too long: the host's answer, not a bug to trace
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes | os.PathLike) else ""
+        print(f"caisson-run: {one_line(where + (error.strerror or str(error)))}", file=sys.stderr)
+        sys.exit(3)

@@ -34,15 +34,16 @@ class NotABundle(CaissonError):
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; of a group of errors the first of ours is the one that the user hears."""
+    """Run to the end; of a group of errors the first of ours, else of the system's, is the one that the user hears."""
     try:
         return run_interruptible(work)
     except BaseExceptionGroup as group:
-        ours = group.subgroup(CaissonError)
-        while isinstance(ours, BaseExceptionGroup):
-            ours = ours.exceptions[0]  # type: ignore[assignment]
-        if ours is not None:
-            raise ours from None
+        for kind in (CaissonError, OSError):
+            error: BaseException | None = group.subgroup(kind)
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            if error is not None:
+                raise error from None
         raise
 
 

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Final
 from caisson_runner.boxes import capture as captures
 from caisson_runner.boxes import census, owner
 from caisson_runner.boxes.engine import DEFAULT_ENV, Admit, Bind, BoxLimits, Capture, Change, Command, Outcome
-from caisson_runner.boxes.errors import BoxFileError, BoxGone, BoxStartFailed, RequestError, StateInvalid, StateTooLarge
+from caisson_runner.boxes.errors import (
+    BoxFileError,
+    BoxGone,
+    BoxStartFailed,
+    DiskFull,
+    RequestError,
+    StateInvalid,
+    StateTooLarge,
+)
 from caisson_runner.boxes.holder.state import PROBLEMS, Entry
 from caisson_runner.boxes.holder.tree import remove
 from caisson_runner.boxes.keeper import PYTHON, Holder
@@ -29,6 +37,8 @@ if TYPE_CHECKING:
 
 _ID: Final = re.compile(r"[a-z0-9-]{1,64}")
 _WATCH_S: Final = 0.2
+_PARENT: Final = "caisson/own"
+"""As deep as the cgroups tracerd makes: from inside, the path to the init's cgroup (/../../..) then says nothing."""
 
 
 class LocalBox:
@@ -81,7 +91,7 @@ class LocalBox:
             self.cgroup = Cgroup.open(given)
         else:
             limits = Limits(self.limits.memory_bytes, self.limits.pids, self.limits.cpu_millis)
-            self.cgroup, self._ours = Cgroup.create(self.id, limits), True
+            self.cgroup, self._ours = Cgroup.create(self.id, limits, _PARENT), True
             owner.write(self.folder, self.snapshot.id, str(self.cgroup.path))
             paths = [str(path) for path in (self.cgroup.path, *self.cgroup.v1)]
             try:
@@ -346,6 +356,8 @@ class LocalBox:
             finally:
                 os.close(writer)
                 await asyncio.wait([receiving])
+            if isinstance(lost := receiving.exception(), OSError):  # our side's; the holder then only saw a broken pipe
+                raise DiskFull(f"box {self.id}: its state cannot be kept: {lost.strerror}") from lost
             if answer != b"ok":
                 raise _problem(self.id, {"op": "pack"}, answer)
             return receiving.result()
@@ -384,7 +396,7 @@ def _problem(box: str, request: dict[str, object], answer: bytes) -> Exception:
     if not answer:
         return BoxGone(f"box {box} ended while {request['op']} was done")
     told = json.loads(answer)
-    if request["op"] == "pack":
+    if request["op"] == "pack" and not told["errno"]:
         return StateTooLarge(f"box {box}: its state cannot be captured: {told['detail']}")
     if "path" in request:
         return BoxFileError(f"box {box}: {request['path']}: {told['detail']}", told["errno"])

@@ -19,3 +19,9 @@ class BundleDamaged(BundleError):
     def __init__(self, message: str, path: str) -> None:
         super().__init__(message)
         self.path = path
+
+
+class BundleDiskFull(BundleError):
+    """No room for the bundle where it was to be written."""
+
+    exit_code: ClassVar[int] = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO, Final, Protocol
 import zstandard
 
 from caisson_runner.bundle.canonical import dump_line, dumps, escape
-from caisson_runner.bundle.errors import BundleError
+from caisson_runner.bundle.errors import BundleDiskFull, BundleError
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "caisson.bundle/v1"
@@ -84,8 +85,14 @@ class BundleWriter:
         try:
             if kind is None and self._open:
                 self.close()
+        except OSError as failure:
+            error = failure
         finally:
             self.abort()
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise BundleDiskFull(f"no room left for the bundle {self.target}: free some, or name another place")
+        if kind is None and error is not None:
+            raise error
 
     def add_bytes(self, name: str, data: bytes) -> None:
         with self.create(name) as file:
