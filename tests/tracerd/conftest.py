@@ -26,6 +26,8 @@ from caisson_tracerd.pins import SYSTEM_PYTHON
 from seen import Seen
 
 NOBODY = 65534
+SLOW = 10 if "CAISSON_VM" in os.environ else 1
+"""An emulated machine takes its time."""
 
 
 def why_not() -> str | None:
@@ -95,7 +97,7 @@ class Daemon:
             self.process = subprocess.Popen(
                 self.command("serve", *self.options), stderr=log, env={**os.environ, "CAISSON_TIER": self.tier}
             )
-        deadline = time.monotonic() + (300 if "CAISSON_VM" in os.environ else 40)
+        deadline = time.monotonic() + 40 * SLOW
         while "tracerd: ready" not in self.log.read_text():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"tracerd did not become ready: {self.log.read_text()}")
@@ -104,7 +106,7 @@ class Daemon:
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        code = self.process.wait(20)
+        code = self.process.wait(20 * SLOW)
         self.process = None
         return code
 
@@ -129,14 +131,14 @@ class Client:
         self.stub = rpc.TracerdStub(self.channel)
 
     def create(self, box_id: str, **fields: object) -> pb.CreateBoxResponse:
-        return self.stub.CreateBox(pb.CreateBoxRequest(id=box_id, **fields), timeout=20)
+        return self.stub.CreateBox(pb.CreateBoxRequest(id=box_id, **fields), timeout=20 * SLOW)
 
     def start(self, box_id: str, argv: Sequence[str | bytes], **options: object) -> subprocess.Popen[bytes]:
         """A command that waited at a gate, was admitted, and runs."""
         gate = ["/bin/sh", "-c", 'read -r _; exec "$@"', "sh", *argv]
         options = {"stdout": subprocess.PIPE, **options}
         process = subprocess.Popen(gate, stdin=subprocess.PIPE, **options)
-        self.stub.Admit(pb.AdmitRequest(id=box_id, pid=process.pid), timeout=10)
+        self.stub.Admit(pb.AdmitRequest(id=box_id, pid=process.pid), timeout=10 * SLOW)
         assert process.stdin is not None
         process.stdin.write(b"go\n")
         process.stdin.close()
@@ -145,16 +147,16 @@ class Client:
 
     def run(self, box_id: str, argv: Sequence[str | bytes], **options: object) -> subprocess.CompletedProcess[bytes]:
         process = self.start(box_id, argv, **options)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=60 * SLOW)
         return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
     def seal(self, box_id: str) -> dict[str, pb.ClassCount]:
-        answer = self.stub.SealBox(pb.SealBoxRequest(id=box_id), timeout=30)
+        answer = self.stub.SealBox(pb.SealBoxRequest(id=box_id), timeout=30 * SLOW)
         return {count.kind: count for count in answer.counts}
 
     def journal(self, box_id: str, offset: int = 0, follow: bool = False) -> bytes:
         request = pb.ReadJournalRequest(id=box_id, offset=offset, follow=follow)
-        return b"".join(part.data for part in self.stub.ReadJournal(request, timeout=60))
+        return b"".join(part.data for part in self.stub.ReadJournal(request, timeout=60 * SLOW))
 
     def records(self, box_id: str) -> list[Record]:
         canonical, rest = strip_ring(self.journal(box_id))
@@ -164,7 +166,7 @@ class Client:
         return records
 
     def drop(self, box_id: str) -> None:
-        self.stub.DropBox(pb.DropBoxRequest(id=box_id), timeout=20)
+        self.stub.DropBox(pb.DropBoxRequest(id=box_id), timeout=20 * SLOW)
 
     def watch(self, box_id: str, argv: Sequence[str | bytes], **options: object) -> list[Record]:
         """All of a box's life: the records of one command."""

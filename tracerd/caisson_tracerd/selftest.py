@@ -21,7 +21,7 @@ from caisson_tracerd.cgroup import Limits
 from caisson_tracerd.errors import SelfTestError, TracerdError
 from caisson_tracerd.registry import Registry
 
-TIMEOUT_S: Final = 20.0
+TIMEOUT_S: Final = 60.0
 _RING_BYTES: Final = 1 << 18
 _CHILD_EXIT: Final = 7
 
