@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a suite with the best witness this user can have. As root it starts a tracerd of its own when none answers, and
+# Runs a suite, or the comparison of witnesses (compare), with the best witness this user can have. As root it starts a tracerd of its own when none answers, and
 # takes it away again (process, pins, mounts) at the end.
 set -eu
 cd "$(dirname "$0")/.."
@@ -28,4 +28,4 @@ if [ "$(id -u)" -eq 0 ] && ! "$bin/tracerd" status >/dev/null 2>&1; then
     sleep 0.2
   done
 fi
-"$bin/caisson-run" suite "$suite" "$@"
+if [ "$suite" = compare ]; then "$bin/caisson-run" compare "$@"; else "$bin/caisson-run" suite "$suite" "$@"; fi

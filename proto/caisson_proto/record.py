@@ -203,7 +203,8 @@ _FLAGS: Final[dict[int, Flag]] = {}  # those met so far, by value: making one co
 _OPS: Final[dict[int, int]] = {
     kind: max(ops)
     for kind, ops in (
-        (Kind.CHANGE, ChangeOp), (Kind.LOOK, LookOp), (Kind.PASS, PassOp), (Kind.CROSS, CrossOp), (Kind.SOCKET, SocketOp),
+        (Kind.CHANGE, ChangeOp), (Kind.LOOK, LookOp), (Kind.PASS, PassOp), (Kind.CROSS, CrossOp),
+        (Kind.SOCKET, SocketOp),
     )
 }  # fmt: skip
 _SLOT: Final[dict[int, str]] = {
@@ -292,6 +293,14 @@ class Record:
         return _joined(self.new_cwd if self.new_cwd is not None else self.cwd, given)
 
     @property
+    def altered(self) -> tuple[bytes, ...]:
+        """Absolute paths that a change which succeeded made, unmade or altered; () for everything else."""
+        if self.kind is not Kind.CHANGE or self.error or self.args[0] not in ALTERING:
+            return ()
+        only_new = self.args[0] in (ChangeOp.LINK, ChangeOp.SYMLINK)
+        return tuple(path for path in (None if only_new else self.place, self.new_place) if path is not None)
+
+    @property
     def dirfd(self) -> int:
         """Open: the directory descriptor as passed (-100 is the working directory)."""
         return signed(self.args[0])
@@ -300,6 +309,10 @@ class Record:
     def open_flags(self) -> int:
         """Open: O_* flags."""
         return self.args[1]
+
+
+ALTERING: Final = frozenset(op for op in ChangeOp if op < ChangeOp.MOUNT or op in (ChangeOp.MMAP, ChangeOp.SETATTR))
+"""Changes of what lies in a tree, as opposed to which trees there are."""
 
 
 def _joined(folder: bytes | None, path: bytes | None) -> bytes | None:

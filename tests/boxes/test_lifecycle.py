@@ -261,7 +261,7 @@ async def test_killed_runner_leaves_no_process_mount_or_cgroup(tmp_path, number,
         from caisson_tracerd.cgroup import v1_roots, v2_root
 
         for place in (v2_root(), *v1_roots().values()):
-            assert not (place / "caisson" / f"orphan-{token}").exists()
+            assert not (place / "caisson" / "own" / f"orphan-{token}").exists()
 
 
 async def test_next_runner_sweeps_what_a_power_cut_left(tmp_path, root):

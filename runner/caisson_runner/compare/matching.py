@@ -20,7 +20,7 @@ _ALSO: Final = {
     "open_tree": ("open", "cross"),
     "move_mount": ("cross",),
     "open_by_handle_at": ("pass",),
-    "mmap": ("change",),
+    "mmap": ("change", "io"),
     "read": ("change",),
     "memfd_create": ("cross", "open"),
     "sendto": ("connect",),
@@ -77,6 +77,11 @@ class Sights:
         for one in self.all:
             self._by_event.setdefault(one.event, []).append(one)
         self._used: set[int] = set()
+        self._marked: dict[bytes, set[int]] = {}
+        for one in self.all:
+            if one.pid:
+                for word in (*one.names, *(one.argv or ()), *((one.object,) if one.object else ())):
+                    self._marked.setdefault(word, set()).add(one.pid)
 
     def of(self, event: str, op: str = "") -> list[Sight]:
         """Unused sights of a class, and then of the classes a call may be filed under."""
@@ -91,10 +96,10 @@ class Sights:
         self._used.add(id(one))
 
     def pids(self, mark: bytes | None) -> set[int]:
-        """The processes that opened a name nobody else knows."""
+        """The processes that opened, or were given as an argument, a name nobody else knows."""
         if mark is None:
             return set()
-        return {one.pid for one in self.all if one.pid and (mark in one.names or one.object == mark)}
+        return self._marked.get(mark, set())
 
 
 def judge(deeds: Sequence[Deed], sights: Iterable[Sight]) -> list[Mark]:
@@ -175,7 +180,9 @@ def _process(deed: Deed, one: Sight, table: Sights) -> int:
 
 def _exec(deed: Deed, one: Sight) -> int:
     names = {name for name in (deed.path,) if name}
-    same_argv = one.argv is not None and one.argv == deed.argv
+    if deed.errno and one.argv is None:  # of a refused exec only the name is left
+        return 2 if names & set(one.names) else 0
+    same_argv = one.argv is not None and one.argv in (deed.argv, deed.argv2)
     cut_argv = one.argv is not None and deed.argv is not None and one.doubtful and _begins(deed.argv, one.argv)
     same_object = (one.object is not None and one.object == deed.object) or _same_inode(deed, one)
     if not (same_argv or cut_argv):
@@ -201,7 +208,9 @@ def _same_inode(deed: Deed, one: Sight) -> bool:
 
 def _socket(deed: Deed, one: Sight) -> int:
     if deed.addr is not None:
-        return 2 if one.addr is not None and _same_address(one.addr, deed.addr) else 0
+        if one.addr is None or not _same_address(one.addr, deed.addr):
+            return 0
+        return 2 if deed.final is None or one.final == deed.final else 1
     if one.family != deed.family or (deed.type and one.type and one.type != deed.type):
         return 0
     return 2 if one.type == deed.type or not deed.type else 1
@@ -217,13 +226,15 @@ def same_call(one: str, other: str) -> bool:
 
 
 def _file(deed: Deed, one: Sight) -> int:
+    if deed.event == "pass" and one.inside and one.inside != deed.pid:
+        return 0
     if deed.event != "open" and one.op and deed.op and not same_call(deed.op, one.op):
         return 0
     names = {name for name in (deed.path, deed.path2) if name}
     if not names and deed.object is None and not deed.ino:
         return 2 if deed.op and same_call(deed.op, one.op) else 0
     same_object = (one.object is not None and one.object == deed.object) or _same_inode(deed, one)
-    if same_object:
+    if same_object or (not names and deed.object in one.names):
         return 2
     named = names & set(one.names)
     if not named:

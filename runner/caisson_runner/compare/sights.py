@@ -6,7 +6,6 @@ inodes); a field that a witness cannot fill stays empty and can then confirm not
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ class Sight:
     event: str
     op: str = ""
     pid: int = 0
+    inside: int = 0
+    """The process's number in the box, where the witness knows it."""
     names: tuple[bytes, ...] = ()
     object: bytes | None = None
     ino: tuple[int, int] | None = None
@@ -37,6 +38,8 @@ class Sight:
     family: int = 0
     type: int = 0
     protocol: int = 0
+    final: int | None = None
+    """Errno with which a non-blocking connect ended."""
     doubtful: bool = False
     """The witness itself says that a name or a list is not to be relied on (toctou, truncated)."""
 
@@ -45,6 +48,9 @@ _EVENT_OF_KIND: Final[Mapping[str, str]] = {
     "FORK": "fork", "EXEC": "exec", "EXIT": "exit", "OPEN": "open", "CONNECT": "connect", "CHANGE": "change",
     "LOOK": "look", "PASS": "pass", "CROSS": "cross", "SOCKET": "socket",
 }  # fmt: skip
+
+
+_NAMES: Final = ("given", "given_exit", "new", "new_exit")
 
 
 def of_records(records: Iterable[Record]) -> Iterator[Sight]:
@@ -56,27 +62,23 @@ def of_records(records: Iterable[Record]) -> Iterator[Sight]:
 
 
 def of_record(one: Record, event: str) -> Sight:
-    names = tuple(
-        name
-        for field in ("given", "given_exit", "second", "second_exit", "second_resolved")
-        if isinstance(name := getattr(one, field, None), bytes)
-    )
-    ino = None
+    """One record's sight. Fields and kinds of later layouts are used where they are there."""
+    names = tuple(name for field in _NAMES if isinstance(name := getattr(one, field, None), bytes))
+    ino = final = None
     family = kind = protocol = status = child = 0
-    if one.kind is Kind.OPEN:
+    if event == "open":
         ino = one.args[3], one.args[4]
-    elif one.kind is Kind.EXEC:
+    elif event == "exec":
         ino = one.args[0], one.args[1]
-    elif one.kind is Kind.FORK:
+    elif event == "fork":
         child = one.args[0]
-    elif one.kind is Kind.EXIT:
+    elif event == "exit":
         status = one.args[1] + 128 if one.args[1] else one.args[0]
-    elif one.kind is Kind.CONNECT:
+    elif event == "connect":
         family, protocol, kind = one.args[0], one.args[2], one.args[4]
     return Sight(
-        event, "io_uring" if one.flags & Flag.IO_URING else "", one.pid, names, one.resolved, ino, one.error, one.argv,
-        one.interp, child, 0, status, one.addr, family, kind, protocol,
-        bool(one.flags & (Flag.TOCTOU | Flag.TRUNCATED)),
+        event, "", one.pid, 0, names, one.resolved, ino, one.error, one.argv, one.interp, child, 0, status, one.addr,
+        family, kind, protocol, final, bool(one.flags & (Flag.TOCTOU | Flag.TRUNCATED)),
     )  # fmt: skip
 
 
@@ -103,7 +105,7 @@ _CLASSES: Final[Mapping[str, str]] = {
         "change",
     ),
     **dict.fromkeys(
-        ("mmap", "copy_file_range", "sendfile", "splice", "read", "pread64", "fanotify_mark", "ioctl", "write"), "io"
+        ("mmap", "copy_file_range", "sendfile", "splice", "fanotify_mark"), "io"  # read and write cost strace too much
     ),
     "connect": "connect",
     **dict.fromkeys(
@@ -131,6 +133,7 @@ _RETURN: Final = re.compile(
 _HOST_PID: Final = re.compile(rb"/\* (\d+) in strace's PID NS \*/")
 _NOTES: Final = re.compile(rb"\d+<((?:->|[^<>]|<[^<>]*>)*)>")
 _EXITED: Final = re.compile(rb"\+\+\+ (?:exited with (\d+)|killed by (SIG\w+))")
+_SUPERSEDED: Final = re.compile(rb"\+\+\+ superseded by execve in pid (\d+)")
 _TYPES: Final = {b"SOCK_STREAM": 1, b"SOCK_DGRAM": 2, b"SOCK_RAW": 3, b"SOCK_SEQPACKET": 5}
 _PROTOCOLS: Final = {
     b"IPPROTO_ICMP": 1, b"IPPROTO_TCP": 6, b"IPPROTO_UDP": 17, b"IPPROTO_SCTP": 132, b"IPPROTO_MPTCP": 262,
@@ -149,6 +152,10 @@ def of_strace(lines: Iterable[bytes]) -> Iterator[Sight]:
         if (end := _EXITED.match(body)) is not None:
             status = int(end[1]) if end[1] else 128 + _signal(end[2])
             yield Sight("exit", pid=line.tid, status=status)
+            continue
+        if (gone := _SUPERSEDED.match(body)) is not None:  # a thread's exec goes on under its process's number
+            if (half := halves.pop(int(gone[1]), None)) is not None:
+                halves[line.tid] = half
             continue
         if (second := text.resumed(body)) is not None:
             body = halves.pop(line.tid, b"") + second
@@ -173,7 +180,7 @@ def _call(tid: int, body: bytes) -> Iterator[Sight]:
     if last["value"] == b"?" and event != "exec":
         errno = -1
     names = tuple(text.unescape(quoted[1]) for quoted in _QUOTED.finditer(arguments))
-    notes = [text.unescape(note[1]) for note in _NOTES.finditer(_QUOTED.sub(b"", arguments))]
+    notes = [_object(text.unescape(note[1])) for note in _NOTES.finditer(_QUOTED.sub(b"", arguments))]
     note, _deleted = text.read_note(last["note"])
     common = {"op": name, "pid": tid, "errno": errno}
     if event == "fork":
@@ -204,6 +211,11 @@ def _argv(arguments: bytes) -> tuple[bytes, ...] | None:
     inside = arguments[start + 2 :]
     end = re.compile(rb'\[(?:"(?:[^"\\]|\\.)*+"(?:\.\.\.)?|, |\.\.\.)*\]').match(inside)
     return tuple(text.unescape(word[1]) for word in _QUOTED.finditer(end[0])) if end else None
+
+
+def _object(name: bytes) -> bytes:
+    """A memfd has no place in any tree, whatever strace puts before its name."""
+    return name[1:] if name.startswith(b"/memfd:") else name
 
 
 def _at(arguments: bytes, notes: list[bytes]) -> bytes | None:
@@ -267,14 +279,8 @@ def of_polls(found: Polled) -> Iterator[Sight]:
     for pid, argv in found.commands:
         yield Sight("exec", pid=pid, argv=argv, object=programs.get(pid))
     for pid, target in found.files:
-        name = target.removesuffix(b" (deleted)")
-        name = name[1:] if name.startswith(b"/memfd:") else name
+        name = _object(target.removesuffix(b" (deleted)"))
         for event in ("open", "pass", "io"):
-            yield Sight(event, pid=pid, object=name, errno=0)
+            yield Sight(event, pid=pid, object=name, errno=0, inside=pid)
     for address in found.addresses:
         yield Sight("connect", addr=address, errno=None)
-
-
-def absolute(name: bytes, folder: bytes) -> bytes:
-    """A name as the kernel would begin to look it up."""
-    return os.path.join(folder, name)  # noqa: PTH118 - bytes

@@ -110,15 +110,17 @@ async def measure(engine: LocalEngine, eyes: Sequence[Eye], rounds: int) -> list
 
 
 def told(written: Sequence[bytes], sights: Sequence[Sight]) -> tuple[int, int]:
-    """How many of the written files some observation names, and how many of the started programs."""
+    """How many of the written files some observation names, and how many of the started programs.
+
+    Only the last part of a path counts: folders are renamed after their files were written, by pip for one.
+    """
     named = {
-        name
+        name.rpartition(b"/")[2]
         for one in sights
         if one.event in ("open", "change", "pass") and not one.errno
         for name in (*one.names, *((one.object,) if one.object else ()))
     }
-    bases = {name.rpartition(b"/")[2] for name in named if not name.startswith(b"/")}
-    files = sum(path in named or path.rpartition(b"/")[2] in bases for path in written)
+    files = sum(path.rpartition(b"/")[2] in named for path in written)
     programs = {
         word for one in sights if one.event == "exec" and one.argv for word in one.argv if b"caisson-load-" in word
     }

@@ -131,7 +131,7 @@ def processes():
 def symbols():
     """Names of kernel symbols that could be a witness's. Addresses are hidden anyway."""
     names = [line.split()[2] for line in text("/proc/kallsyms", 1 << 26).splitlines() if len(line.split()) > 2]
-    return {"listed": len(names) > 0, "programs": sorted(name for name in names if name.startswith("bpf_prog"))}
+    return {"listed": len(names) > 0, "programs": sorted(name for name in names if re.match("bpf_prog_[0-9a-f]{16}_", name))}
 
 
 def signals():
@@ -201,7 +201,7 @@ def main():
         line.split(None, 5) for line in text("/proc/self/maps").splitlines()) if len(words) == 6}))
     answer("limits", text("/proc/self/limits"))
     answer("priority", [os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0)),
-                        text("/proc/self/oom_score_adj"), text("/proc/self/timerslack_ns"), text("/proc/self/autogroup")])
+                        text("/proc/self/oom_score_adj"), text("/proc/self/timerslack_ns")])
     answer("signals", signals())
     answer("personality", LIBC.personality(ctypes.c_ulong(0xFFFFFFFF)))
     answer("labels", [text("/proc/self/attr/current"), text("/proc/self/loginuid"), text("/proc/self/sessionid")])

@@ -96,7 +96,7 @@ class Ring:
 
 os.mkdir(HERE)
 ring = Ring()
-server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM if CASE == "sendmsg" else socket.SOCK_STREAM)
+server = socket.socket(socket.AF_INET, socket.SOCK_STREAM if CASE == "connect" else socket.SOCK_DGRAM)
 server.bind(("127.0.0.1", 0))
 address = inet(*server.getsockname())
 where = ctypes.create_string_buffer(address, 16)

@@ -168,7 +168,7 @@ class Holder:
         if self._spec["host_usr"]:
             words += [b"--ro-bind", b"/usr", b"/usr", b"--bind", room.root + b"/usr/local", b"/usr/local"]
         words += [b"--proc", b"/proc", b"--ro-bind", b"/proc/sys", b"/proc/sys"]
-        for secret in (b"/proc/keys", b"/proc/key-users"):
+        for secret in (b"/proc/keys", b"/proc/key-users", b"/proc/kallsyms"):  # the last: names of BPF programs
             if os.path.exists(secret):
                 words += [b"--ro-bind", b"/dev/null", secret]
         words += [b"--dev", b"/dev", b"--bind", room.place + b"/shm", b"/dev/shm", b"--remount-ro", b"/dev"]
