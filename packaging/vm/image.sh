@@ -27,6 +27,7 @@ if [ -s "$target" ]; then
   exit 0
 fi
 say "building the guest's root file system"
+find "$cache/images" -maxdepth 1 -name '.work-*' -mmin +120 -exec rm -rf {} + # of runs that were killed
 work=$(mktemp -d "$cache/images/.work-XXXXXX")
 trap 'rm -rf "$work" "$wanted"' EXIT
 chmod 755 "$work"

@@ -43,6 +43,7 @@ if [ -s "$target/release" ]; then
   exit 0
 fi
 say "fetching" $packages
+find "$cache/kernels" -maxdepth 1 -name '.work-*' -mmin +120 -exec rm -rf {} + # of runs that were killed
 work=$(mktemp -d "$cache/kernels/.work-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 [ -s "$apt/apt.conf" ] || "$here/aptroot.sh" "$apt" "$suite"
@@ -78,7 +79,7 @@ rm "$list"
 cp /bin/busybox "$work/ramfs/bin/busybox"
 cp "$here/guest-init" "$work/ramfs/init"
 chmod 755 "$work/ramfs/init" "$work/ramfs/bin/busybox"
-(cd "$work/ramfs" && find . | cpio --quiet -o -H newc | zstd -q -3 > "$work/out/initrd.img") 
+(cd "$work/ramfs" && find . | cpio --quiet -o -H newc | zstd -q -3 > "$work/out/initrd.img")
 if ! grep -q '^CONFIG_RD_ZSTD=y' "$work/tree/boot/config-$release" 2>/dev/null; then
   (cd "$work/ramfs" && find . | cpio --quiet -o -H newc | gzip -1 > "$work/out/initrd.img")
 fi

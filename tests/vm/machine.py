@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -17,6 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RESULT_BYTES = 64 << 20
+RUNNING: set[subprocess.Popen[bytes]] = set()
+
+
+def stop_all() -> None:
+    """End every machine now; those who wait for them get a MachineError."""
+    for machine in list(RUNNING):
+        machine.kill()
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed runs have left: folders named after a process that is gone."""
+    for left in folder.glob("vm-*"):
+        if not Path("/proc", left.name.split("-")[1]).exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 class MachineError(Exception):
@@ -76,10 +91,18 @@ def qemu(kernel: Kernel, image: Path, job: Path, out: Path, console: Path, memor
     ]
 
 
-def play(kernel: Kernel, image: Path, job: bytes, timeout_s: float, memory_mib: int = 2048, cpus: int = 2) -> Answer:
-    """Boot, run, return. Raises MachineError when no exit code comes back."""
+def play(
+    kernel: Kernel,
+    image: Path,
+    job: bytes,
+    timeout_s: float,
+    memory_mib: int = 2048,
+    cpus: int = 2,
+    scratch: Path | None = None,
+) -> Answer:
+    """Boot, run, return. Raises MachineError when no exit code comes back. ``scratch``: where the disks are made."""
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="caisson-vm-") as name:
+    with tempfile.TemporaryDirectory(prefix=f"vm-{os.getpid()}-", dir=scratch) as name:
         folder = Path(name)
         disk, out, console = folder / "job.tar", folder / "out.tar", folder / "console"
         disk.write_bytes(job + b"\0" * (-len(job) % 512))
@@ -93,11 +116,13 @@ def play(kernel: Kernel, image: Path, job: bytes, timeout_s: float, memory_mib: 
             stderr=subprocess.PIPE,
             env={**os.environ, "TMPDIR": name},
         )
+        RUNNING.add(machine)
         try:
             _, told = machine.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             raise MachineError(f"{kernel.name}: no answer within {timeout_s:g} s\n{end_of(console)}") from None
         finally:
+            RUNNING.discard(machine)
             if machine.poll() is None:
                 machine.kill()
                 machine.wait()

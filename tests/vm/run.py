@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from machine import Answer, Kernel, MachineError, pack, play
+from machine import Answer, Kernel, MachineError, pack, play, stop_all, sweep
 
 TOP = Path(__file__).resolve().parents[2]
 RECIPES = TOP / "packaging/vm"
@@ -140,7 +141,7 @@ def run_kernel(name: str, image: Path, work: bytes, timeout_s: float, cpus: int)
         with _fetching:
             kernel = Kernel(name, built("kernel.sh", str(cache_folder()), suite, package))
         result.release = kernel.release
-        return judged(play(kernel, image, work, timeout_s, cpus=cpus), result)
+        return judged(play(kernel, image, work, timeout_s, cpus=cpus, scratch=cache_folder()), result)
     except MachineError as problem:
         result.problem = str(problem)
         return result
@@ -199,6 +200,8 @@ def main() -> int:
         print(f"test-kernels: {reason}", file=sys.stderr)
         return 3
     started = time.monotonic()
+    sweep(cache_folder())
+    signal.signal(signal.SIGTERM, lambda *_: stop_all())
     try:
         image = built("image.sh", str(cache_folder()))
         tests = [name for name in DEFAULT_TESTS if (options.tree / name).exists()]
