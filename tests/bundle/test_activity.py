@@ -76,6 +76,35 @@ def test_edited_test_that_was_renamed_into_place_names_the_likely_editor() -> No
     assert "opened for writing /app/tests/sedXy" in text
 
 
+def test_file_renamed_over_a_test_names_who_renamed_it() -> None:
+    story = Story().exec(7, b"sed", b"-i", b"s/5/6/", b"tests/test_add.py").open(7, b"/app/tests/sedXy", NEW)
+    change = {"given": b"tests/sedXy", "cwd": b"/app", "new": b"./tests/test_add.py", "args": (1, 0, 0, 0, 0, 0)}
+    story.add(Kind.CHANGE, 7, **change).exit(7)
+    story.exec(8, b"rm").add(Kind.CHANGE, 8, given=b"/app/tests/test_old.py", args=(4, 0, 0, 0, 0, 0))
+    story.add(Kind.CHANGE, 9, given=b"/app/tests/test_kept.py", args=(4, 0, 0, 0, 0, 0), error=errno.EACCES)
+    changes = [
+        *added(b"app/tests/test_add.py", how="changed"),
+        *added(b"app/tests/test_old.py", b"app/tests/test_kept.py", how="removed"),
+    ]
+    text = section(shown(story, changes), "Tests and test configuration touched")
+    assert "changed  /app/tests/test_add.py  by rename by pid 7 sed -i s/5/6/ tests/test_add.py" in text
+    assert "removed  /app/tests/test_old.py  by unlink by pid 8 rm" in text
+    assert "test_kept.py  not by an open" in text
+
+
+def test_files_below_a_renamed_folder_name_who_renamed_it() -> None:
+    story = Story().exec(7, b"mv").add(Kind.CHANGE, 7, given=b"/tmp/x", new=b"/app/lib", args=(1, 0, 0, 0, 0, 0))
+    assert "added    /app/lib/deep/a.py  by rename by pid 7 mv" in shown(story, added(b"app/lib/deep/a.py"))
+
+
+def test_the_outcome_of_a_connect_under_way_replaces_it() -> None:
+    story = Story().exec(7, b"curl")
+    address = {"args": (2, 443, 6, 3, 1, 9), "addr": b"\2\0\1\xbb\xc0\0\2\1" + bytes(8)}
+    story.add(Kind.CONNECT, 7, error=errno.EINPROGRESS, **address)
+    story.add(Kind.CONNECT, 7, error=errno.ECONNREFUSED, flags=Flag.LATER, **address)
+    assert section(shown(story), "Connects tried").strip() == "192.0.2.1:443  ECONNREFUSED  by pid 7 curl"
+
+
 def test_it_says_who_wrote_outside_the_workspace() -> None:
     story = Story().exec(7, b"python3", b"x.py").open(7, b"/usr/lib/python3/dist-packages/a.pth", NEW)
     story.open(7, b"/etc/passwd", os.O_WRONLY, errno.EROFS).open(7, b"/tmp/scratch", NEW)

@@ -93,7 +93,7 @@ async def test_bundle_shows_who_cheated(engine: LocalEngine, witness: Witness, t
     (conftest,) = (line for line in lines if "/app/conftest.py" in line)
     assert "added" in conftest
     assert "conftest.py  by pid" in conftest
-    assert "changed  /app/tests/test_impl.py  not by an open; likely pid" in text
+    assert "changed  /app/tests/test_impl.py  by rename by pid" in text
     assert "sed -i s/5/6/ tests/test_impl.py" in text
     (owned,) = (line for line in lines if "/etc/owned" in line and "added" in line)
     assert "python3 -c" in owned

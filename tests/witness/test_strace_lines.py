@@ -194,6 +194,8 @@ words = st.sampled_from(
         AT,
         b"openat(",
         b"connect(",
+        b"rename(",
+        b"unlinkat(",
         b"execve(",
         b"clone(",
         b"AT_FDCWD",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from caisson_proto.record import Flag, Kind, Record
+from caisson_proto.record import ChangeOp, Flag, Kind, Record
+from caisson_runner.witness.strace_changes import CHANGES
 
 STORY = r"""
 import ctypes, os, socket, threading, time
@@ -55,6 +56,19 @@ except OSError: pass
 libc.connect(99, b"\2\0\0\x50\xc0\0\2\1" + bytes(8), 16)
 open("/tmp/script", "w").write("#!/bin/sh\nexit 4\n"); os.chmod("/tmp/script", 0o755)
 os.spawnv(os.P_WAIT, "/tmp/script", ["script", "one", ""])
+os.mkdir("/tmp/room", 0o700)
+os.rename("/tmp/script", "/tmp/room/script")
+os.chdir("/tmp/room")
+r = os.open("/tmp", os.O_PATH)
+os.link("script", "hard")
+os.symlink("/tests/x", "soft")
+os.rename("soft", "made", dst_dir_fd=r)
+os.truncate("hard", 3); os.chmod("/tmp/room/hard", 0o600)
+f = os.open("hard", os.O_RDWR); os.ftruncate(f, 2); os.fchmod(f, 0o640)
+os.unlink("hard")
+for gone in (lambda: os.rmdir("/tmp/room"), lambda: os.unlink("hard"), lambda: os.rename("none", "/etc/none")):
+    try: gone()
+    except OSError: pass
 for path in ("/etc/passwd", "/tmp", "/tmp/made/x"):
     try: os.execv(path, ["x"])
     except OSError: pass
@@ -63,12 +77,16 @@ for path in ("/etc/passwd", "/tmp", "/tmp/made/x"):
 
 
 SHARED = (Kind.FORK, Kind.EXEC, Kind.EXIT, Kind.OPEN, Kind.CONNECT)
-"""Kinds both witnesses tell in full."""
+"""Kinds both witnesses tell in full; of changes, both tell those in `CHANGES`."""
 
 
 def facts(records: Iterable[Record]) -> Counter[tuple[object, ...]]:
     """Every record reduced to what does not depend on the witness, the run or the process numbers."""
-    return Counter(_fact(one) for one in records if one.kind in SHARED)
+    return Counter(
+        _fact(one)
+        for one in records
+        if one.kind in SHARED or (one.kind is Kind.CHANGE and ChangeOp(one.args[0]) in CHANGES.values())
+    )
 
 
 def _fact(one: Record) -> tuple[object, ...]:
@@ -85,7 +103,9 @@ def _fact(one: Record) -> tuple[object, ...]:
         resolved = one.resolved.split(b"#")[0].split(b":")[0] if one.resolved else None
         deleted = bool(one.flags & Flag.DELETED)
         return "open", one.asked, resolved, one.error, one.open_flags, one.dirfd, one.args[5], deleted
-    family, port, protocol, _fd, kind, _zero = one.args
+    if one.kind is Kind.CHANGE:
+        return "change", ChangeOp(one.args[0]).name, one.place, one.new_place, one.error
+    family, port, protocol, _fd, kind, _inode = one.args
     if family == 1 and kind != 1:
         kind = 0  # strace cannot tell a datagram from a packet socket
     addr = (one.addr or b"")[: {2: 8, 10: 28}.get(family, 128)]

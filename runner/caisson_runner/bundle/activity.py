@@ -10,9 +10,10 @@ import socket
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from errno import EINPROGRESS
 from typing import Final
 
-from caisson_proto.record import Flag, Kind, Record
+from caisson_proto.record import ChangeOp, Flag, Kind, Record
 
 from caisson_runner.bundle.places import ROOMS, Places, below, target, writes
 from caisson_runner.bundle.writer import Change
@@ -94,10 +95,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """One path of the state diff. ``by`` wrote it by an open; without one, ``near`` are the likely ones.
+    """One path of the state diff. ``by`` made it so, ``via`` says how each did; without one, ``near`` are the likely ones.
 
-    A file that was renamed into place, linked, unlinked or made a folder is not opened under its name: near are then
-    processes that wrote in the same folder or whose command names the file.
+    Where a witness tells no changes, a file that was renamed into place, linked, unlinked or made a folder has nobody in
+    ``by``: near are then processes that wrote in the same folder or whose command names the file.
     """
 
     path: bytes
@@ -107,6 +108,8 @@ class Changed:
     tags: tuple[str, ...]
     by: tuple[Identity, ...]
     near: tuple[Identity, ...]
+    via: tuple[str, ...] = ()
+    """For each of ``by``: ``open`` (for writing), ``rename``, ``link``, ``unlink``, ``chmod``, …"""
 
 
 @dataclass(slots=True)
@@ -118,6 +121,8 @@ class Activity:
     roots: list[Identity] = field(default_factory=list)
     touches: dict[tuple[bytes, Identity, int, bool], Touch] = field(default_factory=dict)
     attempts: dict[tuple[bytes, Identity], Attempt] = field(default_factory=dict)
+    deeds: dict[bytes, dict[Identity, str]] = field(default_factory=dict)
+    """Path -> who altered it without an open, and how (last)."""
     changes: list[Changed] = field(default_factory=list)
     failed_execs: Counter[int] = field(default_factory=Counter)
     records: int = 0
@@ -197,8 +202,10 @@ def _add(model: Activity, record: Record) -> None:
             process.signal = record.args[1] or None
     elif record.kind is Kind.OPEN:
         _open(model, process, record)
-    else:
+    elif record.kind is Kind.CONNECT:
         _connect(model, process, record)
+    elif record.kind is Kind.CHANGE:
+        _alter(model, process, record)
 
 
 def _process(model: Activity, record: Record) -> Process | None:
@@ -274,7 +281,17 @@ def _connect(model: Activity, process: Process, record: Record) -> None:
             return
         attempt = Attempt(where, record.args[0], record.args[1], process.identity, record.seq)
         model.attempts[key] = attempt
-    attempt.results[record.error] += 1
+    if record.flags & Flag.LATER and attempt.results[EINPROGRESS]:
+        attempt.results[EINPROGRESS] -= 1  # how the one that was under way ended
+    attempt.results += Counter({record.error: 1})
+
+
+def _alter(model: Activity, process: Process, record: Record) -> None:
+    for path in record.altered:
+        if path not in model.deeds and len(model.deeds) >= MAX_ITEMS:
+            model.missed["changes"] += 1
+            return
+        model.deeds.setdefault(path, {})[process.identity] = ChangeOp(record.args[0]).name.lower()
 
 
 def address(family: int, port: int, raw: bytes | None) -> bytes:
@@ -301,12 +318,21 @@ def _changes(model: Activity, changes: Iterable[Change]) -> Iterator[Changed]:
             folders.setdefault(touch.path.rpartition(b"/")[0], {})[touch.process] = None
     for one in all_changes:
         path = b"/" + one.path.lstrip(b"/")
-        by = tuple(writers.get(path, ()))
+        ways = _deeds(model, path) | {identity: "open" for identity in writers.get(path, ())}
+        by = tuple(ways)
         near: tuple[Identity, ...] = ()
         if not by and one.kind != "dir":
             folder, _slash, name = path.rpartition(b"/")
             near = tuple(folders.get(folder, {}) | naming.get(name, {}))
-        yield Changed(path, one.how, one.kind, one.size, model.places.tags(path), by, near)
+        yield Changed(path, one.how, one.kind, one.size, model.places.tags(path), by, near, tuple(ways.values()))
+
+
+def _deeds(model: Activity, path: bytes) -> dict[Identity, str]:
+    """Who altered a path without an open; or moved, for want of that, a folder it lies in."""
+    found = model.deeds.get(path, {})
+    while not found and (path := path.rpartition(b"/")[0]):
+        found = {who: how for who, how in model.deeds.get(path, {}).items() if how == "rename"}
+    return {who: how for who, how in found.items() if not model.is_harness(who)}
 
 
 def _naming(model: Activity) -> dict[bytes, dict[Identity, None]]:

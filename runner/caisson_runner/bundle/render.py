@@ -193,11 +193,16 @@ def _connects(model: Activity) -> Iterator[str]:
 def _who(model: Activity, changed: Changed) -> str:
     if changed.by:
         more = f" and {len(changed.by) - 2} more" if len(changed.by) > 2 else ""
-        return "by " + ", ".join(_short(model, identity) for identity in changed.by[:2]) + more
+        ways = [f"{'' if how == 'open' else how + ' by '}{_short(model, who)}" for who, how in _ways(changed)[:2]]
+        return "by " + ", ".join(ways) + more
     if changed.near:
         more = f" or {len(changed.near) - 2} more" if len(changed.near) > 2 else ""
         return "not by an open; likely " + " or ".join(_short(model, one) for one in changed.near[:2]) + more
     return "" if changed.kind == "dir" else "not by an open that was seen"
+
+
+def _ways(changed: Changed) -> list[tuple[Identity, str]]:
+    return list(zip(changed.by, changed.via or ("open",) * len(changed.by), strict=True))
 
 
 def _by(model: Activity, touch: Touch) -> str:
@@ -339,6 +344,7 @@ def _changed_json(one: Changed) -> dict[str, Any]:
         "size": one.size,
         "tags": list(one.tags),
         "by": [_identity(identity) for identity in one.by],
+        "via": list(one.via),
         "likely": [_identity(identity) for identity in one.near],
     }
 

@@ -108,6 +108,8 @@ def gather(
     written: dict[bytes, list[int]] = {}
     opened: dict[bytes, list[tuple[int, int]]] = {}
     for record in records:
+        for altered in record.altered:  # a rename over a file writes it as well as an open does
+            written.setdefault(altered, []).append(record.seq)
         if record.kind is not Kind.OPEN or (path := _absolute(record)) is None:
             continue
         opened.setdefault(path, []).append((record.seq, record.error))

@@ -50,10 +50,16 @@ MARKS: Final = 20
 
 LIMITS: Final = {
     "tracepoint": (
-        "Descriptors passed over sockets, opened by handle or open_tree are not seen, nor unconnected datagrams.",
-        "Opens and connects through io_uring leave no system call and are not seen.",
-        "Reads, writes, renames and other changes of files are seen only through their opens and the state diff.",
-    )
+        "Reads and writes are seen through opens, mappings and passed descriptors, not one by one.",
+        "Of a change by path, links on the way are not followed: the record has the path as given and its folder.",
+        "Datagrams of connected sockets are seen through their connect only.",
+        "Looks (stat, access, readlink and their like) are recorded only when a box asks for them.",
+    ),
+    "trampoline": (
+        "Reads and writes are seen through opens, mappings and passed descriptors, not one by one.",
+        "Datagrams of connected sockets are seen through their connect only.",
+        "Looks (stat, access, readlink and their like) are recorded only when a box asks for them.",
+    ),
 }
 
 _OPTIONS: Final = (

@@ -137,7 +137,7 @@ class StraceWatch:
         lost = sum(log.lost_lines for log in logs)
         counts = {
             kind: Counts(delivered[kind] + unreadable[kind], delivered[kind], unreadable=unreadable[kind])
-            for kind in {"fork", "exec", "exit", "open", "connect", *unreadable}
+            for kind in {"fork", "exec", "exit", "open", "connect", "change", *unreadable}
         }
         if lost:
             counts["line"] = Counts(lost + unreadable["line"], 0, dropped_ring=lost, unreadable=unreadable["line"])

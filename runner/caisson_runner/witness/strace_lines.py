@@ -25,6 +25,11 @@ _ARRAY: Final = (
     rb"(?:\[(?:" + _STRING + rb"|0x[0-9a-f]+|NULL|, |\.\.\.|/\*[^*\"]*\*/| )*+\]|NULL|0x[0-9a-f]+(?: /\*[^*\"]*\*/)?)"
 )
 _FLAGS: Final = rb"[A-Z0-9_a-fx|?/* ]+"
+_AT: Final = rb"(?P<dirfd>" + _FD + rb"), "
+_OLD: Final = rb"(?P<path>" + _PATH + rb")"
+_NEW: Final = rb", (?P<new>" + _PATH + rb")"
+_NEW_AT: Final = rb", (?P<newdirfd>" + _FD + rb"), (?P<new>" + _PATH + rb")"
+_LAST: Final = rb", (?P<last>" + _FLAGS + rb"|-?\d+)"
 _RESULT: Final = rb"\)\s+= (?P<result>.*)$"
 
 _LINE: Final = re.compile(rb"(\d+) +(\d+)\.(\d{9}) (.*)\n?\Z", re.S)
@@ -51,6 +56,23 @@ _CALLS: Final = {
         rb", (?P<len>-?\d+)",
         "chdir": rb"(?P<path>" + _PATH + rb")",
         "fchdir": rb"(?P<fd>" + _FD + rb")",
+        "rename": _OLD + _NEW,
+        "renameat": _AT + _OLD + _NEW_AT,
+        "renameat2": _AT + _OLD + _NEW_AT + _LAST,
+        "link": _OLD + _NEW,
+        "linkat": _AT + _OLD + _NEW_AT + _LAST,
+        "symlink": _OLD + _NEW,
+        "symlinkat": _OLD + _NEW_AT,
+        "unlink": _OLD,
+        "unlinkat": _AT + _OLD + _LAST,
+        "rmdir": _OLD,
+        "mkdir": _OLD + _LAST,
+        "mkdirat": _AT + _OLD + _LAST,
+        "truncate": _OLD + _LAST,
+        "ftruncate": rb"(?P<fd>" + _FD + rb")" + _LAST,
+        "chmod": _OLD + _LAST,
+        "fchmod": rb"(?P<fd>" + _FD + rb")" + _LAST,
+        "fchmodat": _AT + _OLD + _LAST,
         "fork": rb"",
         "vfork": rb"",
         "clone": rb"(?P<clone>[^\"]*?)",
@@ -235,6 +257,11 @@ def _number(word: bytes) -> int:
         return int(word, 0) & 0xFFFF_FFFF_FFFF_FFFF if len(word) < 20 else 0
     except ValueError:
         return int(word, 8) if re.fullmatch(rb"[0-7]{1,12}", word) else 0
+
+
+def read_number(word: bytes) -> int:
+    """A number as strace writes it: decimal, hexadecimal, or octal with a leading 0; 0 for what is none."""
+    return _number(word) if re.fullmatch(rb"-?[0-9a-fx]+", word) else 0
 
 
 def descriptor(text: bytes | None) -> int:

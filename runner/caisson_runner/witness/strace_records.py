@@ -18,6 +18,7 @@ from typing import Final
 from caisson_proto.record import MAX_RECORD, Flag, Kind, Record
 
 from caisson_runner.witness import strace_lines as text
+from caisson_runner.witness.strace_changes import CHANGES, change
 from caisson_runner.witness.strace_lines import Line, Result
 
 MAX_WAITING: Final = 100_000
@@ -33,7 +34,7 @@ _KINDS: Final = {
     "execve": Kind.EXEC, "execveat": Kind.EXEC, "open": Kind.OPEN, "creat": Kind.OPEN, "openat": Kind.OPEN,
     "openat2": Kind.OPEN, "connect": Kind.CONNECT, "fork": Kind.FORK, "vfork": Kind.FORK, "clone": Kind.FORK,
     "clone3": Kind.FORK,
-}  # fmt: skip
+} | dict.fromkeys(CHANGES, Kind.CHANGE)  # fmt: skip
 _NUMBERS: Final = (
     {"open": 2, "creat": 85, "openat": 257, "openat2": 437}
     if os.uname().machine == "x86_64"
@@ -197,6 +198,8 @@ class Reading:
             record = self._open(thread, name, arguments, result, base, at)
         elif kind is Kind.EXEC:
             record = self._exec(thread, arguments, result, base, at)
+        elif kind is Kind.CHANGE:
+            record = change(self._make, thread.process, thread.tid, name, arguments, result, at)
         else:
             record = self._connect(thread, arguments, result, at)
         if record is None:
