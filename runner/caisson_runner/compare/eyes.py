@@ -25,6 +25,7 @@ from caisson_runner.compare.pollers import Poller, members_of
 from caisson_runner.compare.sights import Sight
 from caisson_runner.witness import Limits, Witness
 from caisson_runner.witness.choose import usable_strace
+from caisson_runner.witness.ebpf import EbpfWitness, ask, default_socket
 
 
 def _nothing(_box: LocalBox) -> None:
@@ -80,6 +81,13 @@ class WitnessEye:
         self.name, self.kind = name, kind
         self._witness = witness
 
+    def as_in_a_run(self) -> WitnessEye:
+        """The same with what runs ask for by default: no looks."""
+        if isinstance(self._witness, EbpfWitness):
+            one = self._witness
+            return WitnessEye(EbpfWitness(one.path, one.info, one.reason), self.name, self.kind)
+        return self
+
     @asynccontextmanager
     async def watch(self, box_id: str, limits: Limits) -> AsyncIterator[View]:
         async with self._witness.watch(box_id, limits) as watch:
@@ -88,13 +96,21 @@ class WitnessEye:
                 evidence = await watch.seal()
                 view.note = "" if evidence.detail.complete else evidence.detail.reason
                 try:
-                    return list(sights.of_records(evidence.records()))
+                    return sights.of_records(evidence.records())
                 except RecordError as problem:
                     view.note = f"the record is damaged: {problem}"
                     return ()
 
             view = View(watch.cgroup, watch.wrap, watch.admit, seen=seen)
             yield view
+
+
+def ebpf_eye(socket: Path | None) -> WitnessEye:
+    """The witness of the tracerd on this socket, asked for everything. WitnessUnavailable without one."""
+    path = socket or default_socket()
+    info = ask(path)
+    tier = info.tier if info.tier.isalnum() else "of an unknown tier"
+    return WitnessEye(EbpfWitness(path, info, looks=True), f"ebpf {tier}", "ebpf")
 
 
 class StraceEye:

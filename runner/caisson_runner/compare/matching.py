@@ -26,7 +26,7 @@ _ALSO: Final = {
     "sendto": ("connect",),
     "sendmsg": ("connect",),
     "sendmmsg": ("connect",),
-    "io_uring_setup": ("change",),
+    "setsockopt": ("cross",),
     "name_to_handle_at": ("pass",),
 }
 """Classes under which a witness may also file a call."""

@@ -15,15 +15,15 @@ from caisson_runner.boxes.local import LocalEngine
 from caisson_runner.boxes.store import Snapshot, SnapshotSpec, Store
 from caisson_runner.compare import rig, visible, workloads
 from caisson_runner.compare.errors import CompareError
-from caisson_runner.compare.eyes import Eye, NoEye, PollEye, StraceEye, WitnessEye
+from caisson_runner.compare.eyes import Eye, NoEye, PollEye, StraceEye, WitnessEye, ebpf_eye
 from caisson_runner.compare.rig import Outcome
 from caisson_runner.compare.routes import Route
 from caisson_runner.compare.visible import Visibility
 from caisson_runner.compare.workloads import Load
-from caisson_runner.witness import WitnessUnavailable, choose
+from caisson_runner.witness import WitnessUnavailable
 
 Say = Callable[[str], None]
-AT_ONCE: Final = 4
+AT_ONCE: Final = 6
 """Boxes of routes at a time: most of a box's life is waiting for the kernel."""
 
 
@@ -67,12 +67,9 @@ def find_eyes(quick: bool, sockets: Sequence[Path]) -> tuple[list[Eye], list[str
     absent: list[str] = []
     for socket in sockets or (None,):
         try:
-            witness = choose("ebpf", socket)
+            eyes.append(ebpf_eye(socket))
         except WitnessUnavailable as problem:
             absent.append(f"ebpf: {problem}")
-            continue
-        tier = getattr(getattr(witness, "info", None), "tier", "")
-        eyes.append(WitnessEye(witness, f"ebpf {tier}".strip(), "ebpf"))
     try:
         eyes.append(StraceEye())
     except WitnessUnavailable as problem:
@@ -103,8 +100,9 @@ async def run(
         outcomes = await _perform_all(engines, snapshot, routes, (*eyes, NoEye()), say)
         if loads:
             say("workloads and the probe")
-            measured = await workloads.measure(plain, (NoEye(), *eyes), 1 if quick else 5)
-            seen_inside = await visible.compare(plain, snapshot, eyes, rounds=1 if quick else 3)
+            usual = [eye.as_in_a_run() if isinstance(eye, WitnessEye) else eye for eye in eyes]
+            measured = await workloads.measure(plain, (NoEye(), *usual), 1 if quick else 5)
+            seen_inside = await visible.compare(plain, snapshot, usual, rounds=1 if quick else 3)
     return Comparison(
         f"Linux {platform.release()} {platform.machine()}, {os.cpu_count()} processors", plain.name,
         tuple(eye.name for eye in eyes), tuple(absent), tuple(outcomes), tuple(measured), tuple(seen_inside),

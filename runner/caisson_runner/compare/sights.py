@@ -6,12 +6,14 @@ inodes); a field that a witness cannot fill stays empty and can then confirm not
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Final
 
-from caisson_proto.record import Flag, Kind, Record
+from caisson_proto.record import ChangeOp, CrossOp, Flag, Kind, LookOp, PassOp, Record, SocketOp
 
 from caisson_runner.witness import strace_lines as text
 
@@ -44,41 +46,72 @@ class Sight:
     """The witness itself says that a name or a list is not to be relied on (toctou, truncated)."""
 
 
-_EVENT_OF_KIND: Final[Mapping[str, str]] = {
-    "FORK": "fork", "EXEC": "exec", "EXIT": "exit", "OPEN": "open", "CONNECT": "connect", "CHANGE": "change",
-    "LOOK": "look", "PASS": "pass", "CROSS": "cross", "SOCKET": "socket",
+_EVENTS: Final[Mapping[Kind, str]] = {kind: kind.name.lower() for kind in Kind}
+_OPS: Final[Mapping[Kind, type[IntEnum]]] = {
+    Kind.CHANGE: ChangeOp, Kind.LOOK: LookOp, Kind.PASS: PassOp, Kind.CROSS: CrossOp, Kind.SOCKET: SocketOp,
 }  # fmt: skip
+_CALLED: Final[Mapping[tuple[Kind, int], str]] = {
+    (Kind.CHANGE, ChangeOp.UTIME): "utimensat",
+    (Kind.CHANGE, ChangeOp.MEMFD): "memfd_create",
+    (Kind.LOOK, LookOp.HANDLE): "name_to_handle_at",
+    (Kind.LOOK, LookOp.WATCH): "inotify_add_watch",
+    (Kind.PASS, PassOp.MESSAGE): "recvmsg",
+    (Kind.PASS, PassOp.PIDFD): "pidfd_getfd",
+    (Kind.PASS, PassOp.HANDLE): "open_by_handle_at",
+    (Kind.CROSS, CrossOp.VM_READ): "process_vm_readv",
+    (Kind.CROSS, CrossOp.VM_WRITE): "process_vm_writev",
+    (Kind.CROSS, CrossOp.MODULE): "finit_module",
+    (Kind.CROSS, CrossOp.URING): "io_uring_setup",
+    (Kind.CROSS, CrossOp.PERF): "perf_event_open",
+    (Kind.CROSS, CrossOp.MARK): "setsockopt",
+    (Kind.SOCKET, SocketOp.CREATE): "socket",
+    (Kind.SOCKET, SocketOp.FASTOPEN): "sendto",
+}
+"""Operations that are not called like the system call a route names."""
 
 
-_NAMES: Final = ("given", "given_exit", "new", "new_exit")
-
-
-def of_records(records: Iterable[Record]) -> Iterator[Sight]:
-    """Sights of the canonical record, whichever witness wrote it."""
+def of_records(records: Iterable[Record]) -> list[Sight]:
+    """Sights of the canonical record, whichever witness wrote it. The later end of a connect is put to the connect."""
+    found: list[Sight] = []
+    under_way: dict[int, int] = {}
     for one in records:
-        event = _EVENT_OF_KIND.get(one.kind.name)
-        if event is not None:
-            yield of_record(one, event)
+        if one.kind is Kind.CONNECT and one.flags & Flag.LATER:
+            if (at := under_way.pop(one.args[5], None)) is not None:
+                found[at] = replace(found[at], final=one.error)
+            continue
+        if one.kind is Kind.CONNECT and one.error == errno.EINPROGRESS:
+            under_way[one.args[5]] = len(found)
+        found.append(of_record(one))
+    return found
 
 
-def of_record(one: Record, event: str) -> Sight:
-    """One record's sight. Fields and kinds of later layouts are used where they are there."""
-    names = tuple(name for field in _NAMES if isinstance(name := getattr(one, field, None), bytes))
-    ino = final = None
+def of_record(one: Record) -> Sight:
+    """One record's sight."""
+    fields = (one.given, one.given_exit, one.new, one.new_exit, one.name)
+    arg = one.args
+    ino = None
+    op = ""
     family = kind = protocol = status = child = 0
-    if event == "open":
-        ino = one.args[3], one.args[4]
-    elif event == "exec":
-        ino = one.args[0], one.args[1]
-    elif event == "fork":
-        child = one.args[0]
-    elif event == "exit":
-        status = one.args[1] + 128 if one.args[1] else one.args[0]
-    elif event == "connect":
-        family, protocol, kind = one.args[0], one.args[2], one.args[4]
+    if one.kind in _OPS:
+        op = _CALLED.get((one.kind, arg[0])) or _OPS[one.kind](arg[0]).name.lower()
+    if one.kind in (Kind.OPEN, Kind.CHANGE, Kind.LOOK, Kind.PASS):
+        ino = arg[3], arg[4]
+    elif one.kind is Kind.EXEC:
+        ino = arg[0], arg[1]
+    elif one.kind is Kind.FORK:
+        child = arg[0]
+    elif one.kind is Kind.EXIT:
+        status = arg[1] + 128 if arg[1] else arg[0]
+    elif one.kind is Kind.CONNECT:
+        family, protocol, kind = arg[0], arg[2], arg[4]
+    elif one.kind is Kind.SOCKET:
+        family, protocol, kind = arg[1], arg[4] >> 16, arg[4] & 0xFFFF
+    elif op == "cgroup" and not arg[3]:
+        op = "cgroup-out"
     return Sight(
-        event, "", one.pid, 0, names, one.resolved, ino, one.error, one.argv, one.interp, child, 0, status, one.addr,
-        family, kind, protocol, final, bool(one.flags & (Flag.TOCTOU | Flag.TRUNCATED)),
+        _EVENTS[one.kind], op, one.pid, 0, tuple(name for name in fields if name is not None), one.resolved, ino,
+        None if one.flags & Flag.PENDING else one.error, one.argv, one.interp, child, 0, status, one.addr, family, kind,
+        protocol, None, bool(one.flags & (Flag.TOCTOU | Flag.TRUNCATED)),
     )  # fmt: skip
 
 
@@ -173,16 +206,16 @@ def _call(tid: int, body: bytes) -> Iterator[Sight]:
         return
     last = returned[-1]
     arguments = body[len(name) + 1 : last.start()]
-    errno = 0
+    error = 0
     if last["errno"]:
-        errno = text._ERRNO.get(last["errno"], -1)
+        error = text._ERRNO.get(last["errno"], -1)
     value = int(last["value"], 0) if last["value"] != b"?" else -1
     if last["value"] == b"?" and event != "exec":
-        errno = -1
+        error = -1
     names = tuple(text.unescape(quoted[1]) for quoted in _QUOTED.finditer(arguments))
     notes = [_object(text.unescape(note[1])) for note in _NOTES.finditer(_QUOTED.sub(b"", arguments))]
     note, _deleted = text.read_note(last["note"])
-    common = {"op": name, "pid": tid, "errno": errno}
+    common = {"op": name, "pid": tid, "errno": error}
     if event == "fork":
         host = _HOST_PID.search(body[last.start() :])
         yield Sight("fork", child=int(host[1]) if host else 0, child_inside=max(value, 0), **common)  # type: ignore[arg-type]

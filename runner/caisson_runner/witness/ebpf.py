@@ -143,10 +143,11 @@ def read_info(said: tracerd_pb2.GetInfoResponse, path: Path) -> Info:
 class EbpfWitness:
     name = "ebpf"
 
-    def __init__(self, path: Path, info: Info, reason: str = "", lossless: bool = False) -> None:
+    def __init__(self, path: Path, info: Info, reason: str = "", lossless: bool = False, looks: bool = False) -> None:
         self.path = path
         self.info = info
         self.lossless = lossless
+        self.looks = looks
         self._swept = False
         self.reason = reason or f"tracerd {_plain(info.version)} answers on {path} (tier {_plain(info.tier)})"
 
@@ -165,6 +166,7 @@ class EbpfWitness:
             request = tracerd_pb2.CreateBoxRequest(
                 id=name,
                 lossless=self.lossless,
+                looks=self.looks,
                 owner=tracerd_pb2.Owner(pid=pid, start_ticks=start_ticks(pid), pid_namespace=pid_namespace()),
                 limits=tracerd_pb2.Limits(
                     memory_bytes=limits.memory_bytes, pids=limits.pids, cpu_millis=limits.cpu_millis
