@@ -58,7 +58,11 @@ printf 'caisson (%s) unstable; urgency=medium\n\n  * Built from the tree.\n\n --
   "$version" "$(date -u -R -d "@$SOURCE_DATE_EPOCH")" | gzip -9n > "$tree/usr/share/doc/caisson/changelog.gz"
 cp $here/lintian-overrides "$tree/usr/share/lintian/overrides/caisson"
 find "$tree" -type d -exec chmod 755 {} +
-find "$tree" -type f -exec chmod u=rwX,go=rX {} +
+# Wheels mark many a module executable that is no script, and the other way round.
+find "$tree/usr/lib/caisson" -type f -exec chmod 644 {} +
+find "$tree/usr/lib/caisson" -type f \( -name '*.py' -o -name '*.sh' \) -exec sh -c '
+  for file; do [ "$(head -c 2 "$file" | tr -d "\\0")" != "#!" ] || chmod 755 "$file"; done' sh {} +
+find "$tree/etc" "$tree/usr/share" -type f -exec chmod 644 {} +
 
 size=$(du -sk "$tree" | cut -f1)
 sed -e "s/@VERSION@/$version/; s/@ARCH@/$arch/; s/@SIZE@/$size/; s/@PYTHON@/$python/; s/@PYTHON_NEXT@/$next/" \

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from service_package import repacked
 pytestmark = [pytest.mark.root, pytest.mark.bpf, pytest.mark.nspawn]
 
 PYTHON = "/usr/lib/caisson/bin/python"
+QUICK = "uses-no-compression-for-control-tarball,uses-no-compression-for-data-tarball"
 
 
 def story(machine: Machine, box: str, meanwhile: Callable[[], object]) -> dict[str, object]:
@@ -259,6 +261,15 @@ def test_install_refuses_a_command_that_others_could_change(machine: Machine) ->
     machine.run("install", "-o", "alice", "-m", "755", "/usr/sbin/tracerd", "/usr/local/sbin/tracerd")
     told = machine.run("tracerd", "install", "--command", "/usr/local/sbin/tracerd", check=False)
     assert "/usr/local/sbin/tracerd can be changed by uid 1000, who would be root through the service" in told
+
+
+def test_lintian_finds_nothing_wrong_with_the_package(package: Path) -> None:
+    """Overrides stand in the package, each with its reason; no compression is how this test's build saves time."""
+    if shutil.which("lintian") is None:
+        pytest.skip("lintian is not installed")
+    command = ["lintian", "--no-cfg", "--allow-root", "--fail-on=none", "--suppress-tags=" + QUICK, str(package)]
+    told = subprocess.run(command, capture_output=True, text=True).stdout
+    assert not [line for line in told.splitlines() if line[:2] in ("E:", "W:")], told
 
 
 def test_a_machine_leaves_nothing_on_its_host(bare: Machine) -> None:
