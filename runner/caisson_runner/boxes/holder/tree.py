@@ -60,7 +60,7 @@ def walk(top: int) -> Iterator[tuple[bytes, int, bytes, os.stat_result]]:
 def remove(path: str) -> None:
     """Remove a folder and everything in it, however deep it is and whatever rights its folders have. No error if gone.
 
-    Only for trees nobody writes to any more.
+    Only for trees nobody writes to any more; another runner may be removing the same one.
     """
     try:
         here = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -72,11 +72,14 @@ def remove(path: str) -> None:
         while True:
             if names:
                 name = names.pop()
-                if not stat.S_ISDIR(os.lstat(name, dir_fd=here).st_mode):
-                    os.unlink(name, dir_fd=here)
+                try:
+                    if not stat.S_ISDIR(os.lstat(name, dir_fd=here).st_mode):
+                        os.unlink(name, dir_fd=here)
+                        continue
+                    os.chmod(name, 0o700, dir_fd=here)
+                    below = os.open(name, _FOLDER, dir_fd=here)
+                except FileNotFoundError:
                     continue
-                os.chmod(name, 0o700, dir_fd=here)
-                below = os.open(name, _FOLDER, dir_fd=here)
                 os.close(here)
                 here = below
                 waiting.append((name, names))
@@ -88,10 +91,19 @@ def remove(path: str) -> None:
             above = os.open(b"..", _FOLDER, dir_fd=here)
             os.close(here)
             here = above
-            os.rmdir(name, dir_fd=here)
+            _remove_folder(name, here)
+    except FileNotFoundError:
+        return  # a folder went away around us: whoever takes it takes the rest
     finally:
         os.close(here)
-    os.rmdir(path)
+    _remove_folder(path, None)
+
+
+def _remove_folder(name: bytes | str, parent: int | None) -> None:
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except FileNotFoundError:
+        pass
 
 
 def _names(folder: int) -> list[bytes]:
