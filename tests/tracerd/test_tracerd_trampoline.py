@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from caisson_proto import tracerd_pb2 as pb
 from caisson_proto.record import ChangeOp, Flag, Kind
+from caisson_tracerd import layout, trial
+from caisson_tracerd.pins import SYSTEM_PYTHON
+from conftest import why_no_trampoline, why_not
 
 if TYPE_CHECKING:
     from conftest import Client
@@ -150,11 +156,7 @@ def test_an_open_that_the_kernel_never_began_is_told_by_the_end_of_its_call(clie
     assert counts["open"].seen == counts["open"].delivered
 
 
-def test_the_manifest_names_the_tier_and_every_hook(client: Client, daemon: object) -> None:
-    import json
-
-    from caisson_proto import tracerd_pb2 as pb
-
+def test_the_manifest_names_the_tier_and_every_hook(client: Client) -> None:
     info = client.stub.GetInfo(pb.GetInfoRequest(), timeout=10)
     manifest = json.loads(info.manifest_json)
     assert info.tier == manifest["tier"] == "trampoline"
@@ -207,3 +209,29 @@ except OSError: pass
     found = [one for one in changes if one.resolved]
     assert all(Flag.KERNEL in one.flags and Path(os.fsdecode(one.resolved or b"")).parent == deep for one in found)
     assert [one.args[4] for one in found[:6]] == [inode] * 6
+
+
+def test_a_tier_that_does_not_work_here_is_refused_with_the_reason(tmp_path: Path) -> None:
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    if why_no_trampoline() is None:
+        pytest.skip("the trampoline tier works on this kernel")
+    command = [SYSTEM_PYTHON, "-I", str(layout.loader()), "--sources", str(layout.sources()), "--level", "3"]
+    command += ["--tier", "trampoline", "--pins", str(tmp_path / "pins"), "--manifest", str(tmp_path / "manifest")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stderr.startswith("the trampoline tier does not work here: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_tries_each_hook_and_says_what_is_lost_without_it() -> None:
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    done = subprocess.run([sys.executable, "-m", "caisson_tracerd.cli", "doctor", "--json"], capture_output=True)
+    hooks = [one for one in json.loads(done.stdout) if one["name"].startswith("hook ")]
+    assert [one["name"].removeprefix("hook ") for one in hooks] == [hook.name for hook in trial.HOOKS]
+    assert all(not one["needed"] for one in hooks)
+    assert all(one["detail"].endswith("fires") if one["ok"] else "without it" in one["remedy"] for one in hooks)

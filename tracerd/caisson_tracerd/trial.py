@@ -243,7 +243,10 @@ def why_none(tried: list[Tried]) -> str:
     by_reason: dict[str, list[str]] = {}
     for one in tried:
         by_reason.setdefault(one.reason, []).append(one.function or one.hook)
-    return "; ".join(f"{reason} ({', '.join(names)})" for reason, names in by_reason.items())
+    return "; ".join(
+        f"{reason} ({names[0]}{f' and {len(names) - 1} others' if len(names) > 1 else ''})"
+        for reason, names in by_reason.items()
+    )
 
 
 def _try(kernel: Kernel, btf: Btf, hook: Hook) -> Tried:
