@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 import tarfile
 from collections.abc import AsyncIterator, Iterator
@@ -25,10 +26,25 @@ BUSYBOX = Path("/bin/busybox")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dockerd]:
     if reason := why_not():
         pytest.skip(reason)
-    devices = {path: Path(path).stat().st_mode for path in ("/dev/null", "/dev/zero")}
+    before = traces()
     with dockerd(tmp_path_factory.mktemp("dockerd")) as running:
         yield running
-    assert {path: Path(path).stat().st_mode for path in devices} == devices
+    assert traces() == before
+    assert str(running.home) not in Path("/proc/self/mounts").read_text()
+    assert not list(Path("/sys/fs/cgroup").glob(f"*/{running.cgroup_parent}"))
+
+
+def traces() -> dict[str, object]:
+    """What a daemon is known to leave on a host, or to change there."""
+    found: dict[str, object] = {path: Path(path).stat().st_mode for path in ("/dev/null", "/dev/zero")}
+    for folder in ("/etc/docker", "/run/docker", "/run/containerd", "/var/lib/docker", "/var/lib/containerd"):
+        found[folder] = sorted(os.listdir(folder)) if Path(folder).is_dir() else None
+    for command in (["iptables", "-S", "FORWARD"], ["iptables", "-t", "nat", "-S"], ["ip", "-br", "link"]):
+        try:
+            found[command[0] + command[-1]] = subprocess.run(command, capture_output=True).stdout
+        except OSError:
+            continue
+    return found
 
 
 @pytest.fixture(scope="session")

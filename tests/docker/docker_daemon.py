@@ -58,7 +58,12 @@ def dockerd(home: Path, *extra: str, files: dict[str, str] | None = None) -> Ite
     home.mkdir(parents=True, exist_ok=True)
     (home / "config").mkdir(exist_ok=True)
     (home / "daemon.json").write_text("{}")
-    lines = ["ip link set lo up"]
+    (home / "etc").mkdir(exist_ok=True)
+    lines = [
+        "ip link set lo up",
+        "mount -t tmpfs none /run",  # plug-in and shim sockets have fixed places there
+        f"if [ -d /etc/docker ]; then mount --bind {home}/etc /etc/docker; fi",  # and a key there
+    ]
     for number, (path, text) in enumerate((files or {}).items()):
         (home / f"file{number}").write_text(text)
         lines.append(f"mount --bind {home}/file{number} {path}")
