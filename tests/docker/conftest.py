@@ -38,8 +38,8 @@ def traces() -> dict[str, object]:
     """What a daemon is known to leave on a host, or to change there."""
     found: dict[str, object] = {path: Path(path).stat().st_mode for path in ("/dev/null", "/dev/zero")}
     for folder in ("/etc/docker", "/run/docker", "/run/containerd", "/var/lib/docker", "/var/lib/containerd"):
-        found[folder] = sorted(os.listdir(folder)) if Path(folder).is_dir() else None
-    for command in (["iptables", "-S", "FORWARD"], ["iptables", "-t", "nat", "-S"], ["ip", "-br", "link"]):
+        found[folder] = sorted(Path(folder).iterdir()) if Path(folder).is_dir() else None
+    for command in (["iptables", "-S", "FORWARD"], ["iptables", "-t", "nat", "-S"]):
         try:
             found[command[0] + command[-1]] = subprocess.run(command, capture_output=True).stdout
         except OSError:
