@@ -26,7 +26,7 @@ from caisson_tracerd.pins import SYSTEM_PYTHON
 from seen import Seen
 
 NOBODY = 65534
-SLOW = 10 if "CAISSON_VM" in os.environ else 1
+SLOW = 25 if "CAISSON_VM" in os.environ else 1
 """An emulated machine takes its time."""
 
 

@@ -98,7 +98,8 @@ def job(tree: Path, arguments: list[str]) -> bytes:
     """The tests as a job."""
     quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in arguments)
     script = f"""cd /job/tree
-export PYTHONPATH=runner:tracerd:proto:gate CAISSON_SEEN=/out/seen.json CAISSON_VM=1 GRPC_VERBOSITY=NONE
+export PYTHONPATH=runner:tracerd:proto:gate CAISSON_SEEN=/out/seen.json GRPC_VERBOSITY=NONE
+export CAISSON_VM=1 CAISSON_LOAD_TIMEOUT_S=900
 python3 -m caisson_tracerd.cli doctor --json > /out/doctor.json 2>/out/doctor.log
 python3 -m pytest -p no:cacheprovider --junitxml=/out/junit.xml --durations=8 {quoted}
 """

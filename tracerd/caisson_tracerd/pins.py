@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from caisson_tracerd import layout as places
+from caisson_tracerd import stored
 from caisson_tracerd.errors import LoadError, PinsError, PinsOlder
 from caisson_tracerd.layout import Layout, is_bpffs
 from caisson_tracerd.loader import API, remove_pins, source_digest
 
 SYSTEM_PYTHON: Final = "/usr/bin/python3"
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
-_LOAD_TIMEOUT_S: Final = 300
+_LOAD_TIMEOUT_S: Final = int(os.environ.get("CAISSON_LOAD_TIMEOUT_S", "120"))  # more for emulated machines
 _SHARED_LAYOUT: Final = ("record.h", "lib/maps.h", "lib/sizes.h")
 """Sources that say what programs and daemon share; pins in which these differ cannot be adopted."""
 
@@ -80,8 +81,15 @@ def load(layout: Layout) -> dict[str, Any]:
         raise LoadError(f"{SYSTEM_PYTHON} is missing; the loader needs the distribution's Python and python3-bpfcc")
     if not is_bpffs(layout.pins.parent):
         _mount_bpffs(layout.own_bpffs)
+    kept, key = stored.folder(), ""
+    if kept is not None:
+        key = stored.key(places.sources(), layout.box_level)
+        manifest = _restored(layout, kept, key)
+        if manifest is not None:
+            return manifest
     command = [SYSTEM_PYTHON, "-I", str(places.loader()), "--sources", str(places.sources())]
     command += ["--pins", str(layout.pins), "--manifest", str(layout.manifest), "--level", str(layout.box_level)]
+    command += ["--cache", str(kept), "--key", key] if kept is not None else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LOAD_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -92,6 +100,20 @@ def load(layout: Layout) -> dict[str, Any]:
         _clear(layout)
         lines = [line for line in done.stderr.strip().splitlines() if line]
         raise LoadError(f"the programs could not be loaded: {lines[-1] if lines else f'exit code {done.returncode}'}")
+    return manifest
+
+
+def _restored(layout: Layout, kept: Path, key: str) -> dict[str, Any] | None:
+    """Load what was compiled before; None, with nothing left of it, when that cannot be."""
+    try:
+        manifest = stored.restore(kept, key, layout.pins)
+        part = layout.manifest.with_suffix(".part")
+        part.write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+        part.rename(layout.manifest)
+    except (stored.Unusable, OSError):
+        if layout.pins.is_dir():
+            remove_pins(layout.pins)
+        return None
     return manifest
 
 
