@@ -47,7 +47,7 @@ def main() -> None:
     box_id = sys.argv[1]
     enough = Path.home() / f"{box_id}-enough"
     stub = rpc.TracerdStub(grpc.insecure_channel(f"unix:/run/caisson/{os.getuid()}/tracerd.sock", options=OPTIONS))
-    patiently(stub.CreateBox, pb.CreateBoxRequest(id=box_id))
+    patiently(stub.CreateBox, pb.CreateBoxRequest(id=box_id, lossless=box_id.startswith("lossless")))
     command = ["/bin/bash", "-c", LOOP, "bash", str(enough)]
     shell = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     patiently(stub.Admit, pb.AdmitRequest(id=box_id, pid=shell.pid))

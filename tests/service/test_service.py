@@ -130,6 +130,12 @@ def test_a_killed_daemon_is_started_again_and_not_one_record_is_lost(machine: Ma
     assert scrape(machine)["caisson_daemon_starts_total"] >= 2
 
 
+def test_a_lossless_box_outlives_a_kill_of_the_daemon_and_its_brake_has_priority(machine: Machine) -> None:
+    pid = machine.show("MainPID")["MainPID"]
+    assert_whole(story(machine, "lossless", lambda: machine.run("kill", "-KILL", pid)))
+    assert "without priority" not in journal(machine)
+
+
 def test_a_restart_by_hand_loses_nothing_either(machine: Machine) -> None:
     assert_whole(story(machine, "restarted", lambda: machine.run("systemctl", "restart", "tracerd")))
 
@@ -205,8 +211,8 @@ def test_the_unit_holds_no_more_than_it_says(machine: Machine) -> None:
     status = machine.run("cat", f"/proc/{machine.show('MainPID')['MainPID']}/status")
     found = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     names = {"chown", "dac_override", "dac_read_search", "fowner", "kill", "net_admin", "sys_ptrace", "sys_admin"}
-    names |= {"sys_resource", "perfmon", "bpf"}
-    numbers = (0, 1, 2, 3, 5, 12, 19, 21, 24, 38, 39)
+    names |= {"sys_nice", "sys_resource", "perfmon", "bpf"}
+    numbers = (0, 1, 2, 3, 5, 12, 19, 21, 23, 24, 38, 39)
     assert len(numbers) == len(names)
     assert int(found["CapBnd"], 16) | sum(1 << number for number in numbers) == sum(1 << number for number in numbers)
     assert found["NoNewPrivs"] == "1"
