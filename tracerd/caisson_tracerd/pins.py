@@ -81,7 +81,8 @@ def load(layout: Layout) -> dict[str, Any]:
         raise LoadError(f"{SYSTEM_PYTHON} is missing; the loader needs the distribution's Python and python3-bpfcc")
     if not is_bpffs(layout.pins.parent):
         _mount_bpffs(layout.own_bpffs)
-    kept, key = stored.folder(), ""
+    # A tier that was asked for is compiled: what is kept is what this kernel's own choice was.
+    kept, key = stored.folder() if os.environ.get("CAISSON_TIER", "auto") == "auto" else None, ""
     if kept is not None:
         key = stored.key(places.sources(), layout.box_level)
         manifest = _restored(layout, kept, key)
