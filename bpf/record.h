@@ -123,7 +123,7 @@ enum caisson_flag {
 	CAISSON_F_DELETED = 1 << 6,     /* the object has no name any more, or never had one (memfd) */
 	CAISSON_F_THREAD = 1 << 7,      /* fork: a thread was made; exit: a thread that is not the last of its process */
 	CAISSON_F_NO_ENTRY = 1 << 8,    /* only the exit half was seen (seccomp) */
-	CAISSON_F_KERNEL = 1 << 9,      /* path or address as given is the kernel's own copy, out of the caller's reach */
+	CAISSON_F_KERNEL = 1 << 9,      /* name or address as given (a change: its object) is the kernel's own, out of the caller's reach */
 	CAISSON_F_LATER = 1 << 10,      /* connect: how an attempt ended that was under way when its call returned */
 	CAISSON_F_PENDING = 1 << 11,    /* io_uring: written before the result was known */
 	CAISSON_F_DIRECT = 1 << 12,     /* io_uring: the number is a slot of the ring's own table */
