@@ -507,7 +507,9 @@ def _value(tag: int, data: bytes, cut: bool, flags: int) -> bytes | tuple[bytes,
         # The walk did not end at the task's root: names of a memfd, of nothing (a pipe), or of another tree. A memfd's
         # name is its maker's choice, slashes and all; a namespace's is empty.
         names = [name for name in data.split(b"\0") if name]
-        return names[0] if len(names) == 1 else walk_path(data, cut=True) or None
+        if len(names) == 1:
+            return names[0]
+        return walk_path(b"".join(name + b"\0" for name in names), cut=True) or None
     return walk_path(data, cut=cut)
 
 

@@ -88,7 +88,7 @@ def read_log(lines: Iterable[bytes]) -> Log:
                 return Log(tuple(deeds), str(said["end"]), str(said.get("reason", ""))[:300])
             if "ask" not in said:
                 deeds.append(read_deed(said))
-        except (ValueError, TypeError, KeyError) as problem:
+        except (ValueError, TypeError, KeyError, AttributeError) as problem:
             raise RoutesInvalid(f"a route wrote what is no deed: {line[:200]!r} ({problem})") from None
     return Log(tuple(deeds), "not-performed", "its log ends before its end")
 

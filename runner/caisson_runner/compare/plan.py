@@ -79,7 +79,9 @@ def find_eyes(quick: bool, sockets: Sequence[Path]) -> tuple[list[Eye], list[str
 
 
 @asynccontextmanager
-async def open_engines(allows: Sequence[tuple[str, ...]], store: Store) -> AsyncIterator[dict[tuple[str, ...], LocalEngine]]:
+async def open_engines(
+    allows: Sequence[tuple[str, ...]], store: Store
+) -> AsyncIterator[dict[tuple[str, ...], LocalEngine]]:
     """One engine for each set of system call groups."""
     async with AsyncExitStack() as stack:
         yield {
@@ -101,14 +103,12 @@ async def run(
         if loads:
             say("workloads and the probe")
             usual = [eye.as_in_a_run() if isinstance(eye, WitnessEye) else eye for eye in eyes]
-            measured = await workloads.measure(plain, (NoEye(), *usual), 1 if quick else 5)
-            seen_inside = await visible.compare(plain, snapshot, usual, rounds=1 if quick else 3)
+            measured = await workloads.measure(plain, (NoEye(), *usual), 1 if quick else 3)
+            seen_inside = await visible.compare(plain, snapshot, usual, rounds=1 if quick else 2)
     return Comparison(
         f"Linux {platform.release()} {platform.machine()}, {os.cpu_count()} processors", plain.name,
         tuple(eye.name for eye in eyes), tuple(absent), tuple(outcomes), tuple(measured), tuple(seen_inside),
     )  # fmt: skip
-
-
 
 
 async def _perform_all(

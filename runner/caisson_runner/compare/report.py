@@ -113,7 +113,9 @@ def _loads(found: Comparison) -> Grid:
         programs = f"{load.processes_seen}/{load.processes}" if load.eye != "none" and load.processes else "-"
         rows.append((load.name, load.eye, f"{load.wall_s:.2f} s", f"{load.over:.2f}", files, programs, load.note))
     columns = ("workload", "witness", "wall", "times", "files told", "programs told", "remark")
-    return Grid("Workloads", columns, tuple(rows), ("median wall time; times: as a multiple of that without a witness",))
+    return Grid(
+        "Workloads", columns, tuple(rows), ("median wall time; times: as a multiple of that without a witness",)
+    )
 
 
 def _visibility(found: Comparison) -> Grid:
@@ -122,9 +124,7 @@ def _visibility(found: Comparison) -> Grid:
         slower = max(one.slower, key=lambda pair: pair[1], default=("", 1.0))
         shows = ("yes" if one.shows else "no") + ("" if one.as_expected else " !")
         rows.append((one.eye, shows, ", ".join(one.answers) or "-", f"{slower[0]} ×{slower[1]:.2f}"))
-    return Grid(
-        "Can the box tell?", ("witness", "shows", "answers that differ", "slowest of the timings"), tuple(rows)
-    )
+    return Grid("Can the box tell?", ("witness", "shows", "answers that differ", "slowest of the timings"), tuple(rows))
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
@@ -192,10 +192,11 @@ INTRODUCTION = """\
 Why not just strace it? The same deeds, each done by one script of `scenarios/routes/witness` that writes down what it
 did, watched by each witness in a fresh box: {host}, engine {engine}.
 
-*seen*: the call, its object and its result are told. *partly*: some of that. *missed*: nothing. *wrong*: a name that was
-not what the kernel used, told without a mark of doubt. strace runs at its best: `-f --seccomp-bpf -yy -v`, with every
-call it can show of these classes. Polling reads the command lines, descriptors, mappings and sockets of every process of
-the box. What chance decides (whether a poll falls into the right moment) differs from run to run.
+*seen*: the call, its object and its result are told. *partly*: some of that. *missed*: nothing. *wrong*: a name that
+was not what the kernel used, told without a mark of doubt. eBPF is asked for looks too (off by default) in the routes,
+not in the workloads. strace runs at its best: `-f --seccomp-bpf -yy -v`, with every call it can show of these classes
+but read and write. Polling reads command lines, descriptors, mappings and sockets of every process of the box. What
+chance decides (whether a poll falls into the right moment) differs from run to run.
 """
 
 
@@ -236,7 +237,7 @@ def complaints(found: Comparison) -> list[str]:
     ]
     said += [f"{one.route.name} is a control, and {one.eye} shows it {one.word}" for one in found.blind()]
     said += [
-        f"{one.eye} {'shows' if one.shows else 'does not show'} inside the box: {', '.join(one.answers) or 'times only'}"
+        f"{one.eye} {'shows' if one.shows else 'does not show'} in the box: {', '.join(one.answers) or 'times only'}"
         for one in found.visible_differences()
     ]
     return said

@@ -112,9 +112,7 @@ class Work:
     note: str
 
 
-async def work(
-    engine: LocalEngine, snapshot: Snapshot, command: Command, eye: Eye, binds: Sequence[Bind] = ()
-) -> Work:
+async def work(engine: LocalEngine, snapshot: Snapshot, command: Command, eye: Eye, binds: Sequence[Bind] = ()) -> Work:
     """Run a command in a fresh box under the eye."""
     box_id = f"compare-{secrets.token_hex(8)}"
     async with eye.watch(box_id, Limits(LIMITS.memory_bytes, LIMITS.pids)) as view:

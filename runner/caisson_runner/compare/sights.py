@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import re
+import signal
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -161,8 +163,11 @@ STRACE_CALLS: Final = tuple(_CLASSES)
 _QUOTED: Final = re.compile(rb'"((?:[^"\\]|\\.)*+)"(\.\.\.)?')
 _ADDRESS: Final = re.compile(rb"\{sa_family=(?:\"(?:[^\"\\]|\\.)*\"|[^\"{}]|\{[^{}]*\})*\}")
 _RETURN: Final = re.compile(
-    rb"\)\s+= (?P<value>\?|-?\d+|0x[0-9a-f]+)(?P<note><(?:->|[^<>]|<[^<>]*>)*>(?:\(deleted\))?)?(?: (?P<errno>E[A-Z0-9]+) )?"
+    rb"\)\s+= (?P<value>\?|-?\d+|0x[0-9a-f]+)(?P<note><(?:->|[^<>]|<[^<>]*>)*>(?:\(deleted\))?)?"
+    rb"(?: (?P<errno>E[A-Z0-9]+) )?"
 )
+_ERRNO: Final = {name.encode(): number for number, name in errno.errorcode.items()}
+_FAMILIES: Final = {name.encode(): int(value) for name, value in vars(socket).items() if name.startswith("AF_")}
 _HOST_PID: Final = re.compile(rb"/\* (\d+) in strace's PID NS \*/")
 _NOTES: Final = re.compile(rb"\d+<((?:->|[^<>]|<[^<>]*>)*)>")
 _EXITED: Final = re.compile(rb"\+\+\+ (?:exited with (\d+)|killed by (SIG\w+))")
@@ -208,7 +213,7 @@ def _call(tid: int, body: bytes) -> Iterator[Sight]:
     arguments = body[len(name) + 1 : last.start()]
     error = 0
     if last["errno"]:
-        error = text._ERRNO.get(last["errno"], -1)
+        error = _ERRNO.get(last["errno"], -1)
     value = int(last["value"], 0) if last["value"] != b"?" else -1
     if last["value"] == b"?" and event != "exec":
         error = -1
@@ -269,7 +274,7 @@ def _length(address: bytes) -> int:
 
 def _socket(arguments: bytes) -> tuple[int, int, int]:
     words = [word.strip() for word in arguments.split(b",")]
-    family = text._FAMILIES.get(words[0], 0)
+    family = _FAMILIES.get(words[0], 0)
     kind = next((number for name, number in _TYPES.items() if len(words) > 1 and name in words[1]), 0)
     last = words[2] if len(words) > 2 else b"0"
     named = next((number for name, number in _PROTOCOLS.items() if name == last), None)
@@ -277,8 +282,6 @@ def _socket(arguments: bytes) -> tuple[int, int, int]:
 
 
 def _signal(name: bytes) -> int:
-    import signal
-
     return int(getattr(signal, name.decode("ascii", "replace"), 0))
 
 

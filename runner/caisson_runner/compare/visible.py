@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from caisson_runner.boxes.engine import Bind, Command
 from caisson_runner.boxes.local import LocalEngine
@@ -69,19 +69,13 @@ def read_answers(output: bytes) -> Answers:
 
 def compared(eye: str, kind: str, without: Sequence[Answers], watched: Sequence[Answers]) -> Visibility:
     """What differs between runs without a witness and runs with it. Pure."""
-    steady = {
-        question
-        for question in without[0].answers
-        if len({one.answers.get(question) for one in without}) == 1
-    }
+    steady = {question for question in without[0].answers if len({one.answers.get(question) for one in without}) == 1}
     differs = [
         question
         for question in without[0].answers
         if question in steady and any(one.answers.get(question) != without[0].answers[question] for one in watched)
     ]
-    slower = [
-        (what, _quickest(what, watched) / max(1.0, _quickest(what, without))) for what in without[0].timings
-    ]
+    slower = [(what, _quickest(what, watched) / max(1.0, _quickest(what, without))) for what in without[0].timings]
     return Visibility(eye, kind, tuple(differs), tuple(slower))
 
 
