@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How fast one core moves records from a ring to a journal: the daemon's own code, on a ring of the kernel's.
 
-A box fills a ring while nobody drains; then the drain alone is timed, by CPU time and by the clock. The records are real
+A box fills a ring while nobody drains; then the drain alone is timed, by CPU time and by the clock. Records are real
 ones, of opens. Aim: at least 2 million a second on one core. Needs root; starts a daemon of its own and removes it.
 
 Usage: benchmarks/drain_rate.py [--rounds 5]

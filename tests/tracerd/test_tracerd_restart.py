@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -14,7 +15,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import conftest
 import grpc
@@ -23,6 +24,7 @@ from caisson_proto import tracerd_pb2 as pb
 from caisson_proto.record import Kind, decode, strip_ring
 from caisson_runner.witness import Limits
 from caisson_runner.witness.ebpf import EbpfWitness, ask
+from caisson_tracerd import stored
 from caisson_tracerd.cgroup import Cgroup
 from caisson_tracerd.process import look
 from storm import assert_conserved, build, dropped
@@ -104,6 +106,11 @@ def boxes(client: Client) -> dict[str, pb.Box]:
 def descriptors(daemon: Daemon) -> int:
     assert daemon.process is not None
     return len(list(Path(f"/proc/{daemon.process.pid}/fd").iterdir()))
+
+
+def manifest_of(daemon: Daemon) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((daemon.run_dir / "manifest.json").read_text())
+    return found
 
 
 def pretend_other_version(daemon: Daemon) -> None:
@@ -414,8 +421,9 @@ def test_the_box_of_a_runner_that_was_killed_while_no_daemon_ran_goes_at_the_nex
 
 def test_the_loader_does_not_outlive_a_daemon_killed_while_it_loads(daemon: Daemon) -> None:
     made = conftest.make_daemon("orphan", "--unload-on-exit")
+    compiling = {**os.environ, "CAISSON_CACHE": ""}
+    process = subprocess.Popen(made.command("serve"), stderr=subprocess.DEVNULL, env=compiling)
     try:
-        process = subprocess.Popen(made.command("serve"), stderr=subprocess.DEVNULL)
         found: list[int] = []
 
         def loading() -> bool:
@@ -431,6 +439,8 @@ def test_the_loader_does_not_outlive_a_daemon_killed_while_it_loads(daemon: Daem
         made.start()
         assert made.stop() == 0
     finally:
+        process.kill()
+        process.wait()
         made.remove()
 
 
@@ -444,3 +454,34 @@ def test_many_restarts_leak_nothing(second: Daemon) -> None:
     assert descriptors(second) < 60
     resident = int(Path(f"/proc/{second.process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
     assert resident < 80 << 20
+
+
+def test_what_was_compiled_once_is_loaded_again_and_passes_the_self_test(second: Daemon) -> None:
+    if manifest_of(second)["tier"] != "tracepoint":
+        pytest.skip("hooks of the trampoline tier are tried and compiled at every start")
+    second.stop()
+    subprocess.run(second.command("unload"), check=True, capture_output=True)
+    second.start()
+    manifest = manifest_of(second)
+    assert manifest["compiled"] is False
+    assert manifest["load_seconds"] < 10
+    client = second.client()
+    assert Kind.EXEC in {record.kind for record in client.watch("box", ["/bin/true"])}
+
+
+def test_stored_programs_that_are_damaged_or_not_roots_are_not_used(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    file = folder / "x.json"
+    for content in ("", "{}", "0\n{}", "\n" * 3):
+        file.write_text(content)
+        with pytest.raises(stored.Unusable):
+            stored.restore(folder, "x", tmp_path / "pins")
+    document = json.dumps({"maps": {}, "programs": {}, "stages": {}, "pinned": [], "points": []})
+    file.write_text(hashlib.sha256(document.encode()).hexdigest() + "\n" + document)
+    folder.chmod(0o777)
+    with pytest.raises(stored.Unusable, match="others than root"):
+        stored.restore(folder, "x", tmp_path / "pins")
+    with pytest.raises(stored.Unusable):
+        stored.restore(folder, "absent", tmp_path / "pins")
+    assert not (tmp_path / "pins").exists()

@@ -30,10 +30,11 @@ from typing import Any
 if __name__ == "__main__":  # on its own, beside its neighbour and without the package
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     import rules  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
+    import stored  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     import trial  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     from btf import Btf, BtfError  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
 else:
-    from caisson_tracerd import rules, trial
+    from caisson_tracerd import rules, stored, trial
     from caisson_tracerd.btf import Btf, BtfError
 
 BTF = Path("/sys/kernel/btf/vmlinux")
@@ -234,7 +235,9 @@ def fields_used(text: str) -> set[tuple[str, str]]:
     return {(owner, member) for owner, member in found if owner != "type"}
 
 
-def load(sources: Path, pins: Path, level: int, tier: str = "auto") -> dict[str, Any]:
+def load(
+    sources: Path, pins: Path, level: int, tier: str = "auto", cache: tuple[Path, str] | None = None
+) -> dict[str, Any]:
     """Compile, load, attach and pin everything; returns the manifest."""
     started = time.monotonic()
     types = kernel_types()
@@ -273,7 +276,7 @@ def load(sources: Path, pins: Path, level: int, tier: str = "auto") -> dict[str,
     code = {hook: programs.dump_func(name.encode()) for hook, name in names.items()}
     links.update({hook: programs.raw_tracepoint_fds[hook.encode()] for hook in points})
     pin(lib, programs, links, pins)
-    return {
+    manifest = {
         "api": API,
         "tier": "trampoline" if hooks else "tracepoint",
         "tier_reason": "" if hooks else trial.why_none(tried),
@@ -292,6 +295,12 @@ def load(sources: Path, pins: Path, level: int, tier: str = "auto") -> dict[str,
         "pins": str(pins),
         "load_seconds": round(time.monotonic() - started, 3),
     }
+    if cache is not None and not hooks:
+        try:
+            stored.save(cache[0], cache[1], manifest, hooks_of, code, PINNED_MAPS, rules.PROGRAMS)
+        except OSError as problem:
+            print(f"compiled programs are not kept: {problem}", file=sys.stderr)
+    return manifest
 
 
 def compiled(bpf: Any, text: str, defines: dict[str, int], hooks: list[trial.Tried]) -> Any:
@@ -373,10 +382,13 @@ def main() -> int:
     parser.add_argument("--manifest", type=Path, required=True)
     parser.add_argument("--level", type=int, required=True, help="depth of box cgroups below the root")
     parser.add_argument("--tier", choices=TIERS, default=os.environ.get("CAISSON_TIER", "auto"))
+    parser.add_argument("--cache", type=Path, help="folder to keep what was compiled in, under --key")
+    parser.add_argument("--key", default="")
     options = parser.parse_args()
     end_with_parent()
     try:
-        manifest = load(options.sources, options.pins, options.level, options.tier)
+        cache = (options.cache, options.key) if options.cache else None
+        manifest = load(options.sources, options.pins, options.level, options.tier, cache)
     except Refused as problem:
         print(" ".join(str(problem).split()), file=sys.stderr)
         return 3
