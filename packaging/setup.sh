@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what is missing: Debian packages by name (root, or sudo without a password), then .venv from the hashed lock.
-# Usage: packaging/setup.sh [demo|test]. Says what it cannot install and what that costs; safe to run again.
+# Usage: packaging/setup.sh [demo|test|docker]. Says what it cannot install and what that costs; safe to run again.
+# docker: only the Debian packages of the Docker tests, which start a daemon of their own; nobody else needs them.
 set -eu
 cd "$(dirname "$0")/.."
 purpose=${1:-demo}
@@ -8,11 +9,14 @@ say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 3; }
 
 as_root=""
-if [ "$(id -u)" -eq 0 ]; then kinds="need root"; else
-  kinds="need"
+if [ "$(id -u)" -ne 0 ]; then
   if command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then as_root="sudo -n"; else as_root="none"; fi
 fi
-[ "$purpose" = test ] && kinds="$kinds test"
+case $purpose in
+  demo) kinds="need" ;; test) kinds="need test" ;; docker) kinds="docker" ;;
+  *) die "what for? demo, test or docker, not $purpose" ;;
+esac
+[ "$(id -u)" -eq 0 ] && kinds="$kinds root"
 
 have() {  # a package counts as present when dpkg has it, or when what it brings is there by other means
   dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed && return 0
@@ -21,19 +25,23 @@ have() {  # a package counts as present when dpkg has it, or when what it brings
     docker.io) command -v dockerd >/dev/null ;; busybox-static) [ -x /bin/busybox ] ;; *) return 1 ;;
   esac
 }
-missing=""
+missing="" needed=""
 while read -r kind name; do
-  case " $kinds " in *" $kind "*) have "$name" || missing="$missing $name" ;; esac
+  case " $kinds " in *" $kind "*)
+    if ! have "$name"; then missing="$missing $name"; [ "$kind" = need ] && needed="$needed $name"; fi ;;
+  esac
 done < packaging/apt.txt
-if [ -n "$missing" ]; then
-  if [ "$as_root" = none ]; then
-    die "these Debian packages are missing and this user cannot install them:$missing. Ask for: apt-get install$missing"
-  fi
+if [ -n "$needed" ] && [ "$as_root" = none ]; then
+  die "these Debian packages are missing and this user cannot install them:$needed. Ask for: apt-get install$needed"
+elif [ -n "$missing" ] && [ "$as_root" = none ]; then
+  say "not here and not installed by this user:$missing; what needs them is skipped"
+elif [ -n "$missing" ]; then
   say "installing$missing"
   $as_root apt-get update -qq
   # shellcheck disable=SC2086
   DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
+[ "$purpose" = docker ] && exit 0
 
 usable() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 python=${PYTHON:-}
