@@ -592,3 +592,40 @@ def test_the_counters_of_every_kind_add_up(client: Client, tmp_path: Path) -> No
         assert count.seen == count.delivered == kinds[name]
     assert kinds["change"] >= 2
     assert subprocess.run(["ls", str(tmp_path)], capture_output=True).stdout == b""
+
+
+def test_a_descriptor_put_into_a_supervised_process_is_on_record(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    code = """
+import array, threading
+# seccomp filter: mkdir asks the supervisor, everything else is allowed
+def step(code, jt, jf, k): return struct.pack("HBBI", code, jt, jf, k)
+program = step(0x20, 0, 0, 0) + step(0x15, 0, 1, 83) + step(0x06, 0, 0, 0x7fc00000) + step(0x06, 0, 0, 0x7fff0000)
+held = ctypes.create_string_buffer(program, len(program))
+left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+child = os.fork()
+if child == 0:
+    libc.prctl(38, 1, 0, 0, 0)
+    listener = call(317, 1, 8, struct.pack("HxxxxxxQ", 4, ctypes.addressof(held)))
+    socket.send_fds(left, [b"x"], [listener])
+    os._exit(0 if call(83, b"/nonexistent/x", 0o700) > 2 else 1)
+_, (listener,), _, _ = socket.recv_fds(right, 1, 1)
+asked = ctypes.create_string_buffer(80)
+assert libc.ioctl(listener, ctypes.c_ulong(0xc0502100), asked) == 0
+source = os.open(sys.argv[1] + "/secret", os.O_RDONLY)
+number = asked.raw[:8]
+put = libc.ioctl(listener, ctypes.c_ulong(0x40182103), number + struct.pack("IIII", 2, source, 0, 0))
+print(put, source)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    client.create("box")
+    told = client.run("box", python(code, str(tmp_path)))
+    client.seal("box")
+    assert told.returncode == 0
+    put, source = (int(word) for word in told.stdout.split())
+    records, real = client.records("box"), (tmp_path / "secret").stat()
+    (added,) = of(records, Kind.PASS, PassOp.ADDFD)
+    assert (added.args[1], added.args[5], added.error) == (put, source, 0)
+    assert added.resolved == os.fsencode(tmp_path / "secret")
+    assert added.args[3:5] == (real.st_dev, real.st_ino)
+    assert [record.args[2] for record in of(records, Kind.CROSS, CrossOp.SECCOMP)] == [1]

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from caisson_proto.record import Flag, Kind, Record, decode, strip_ring
+from caisson_proto.record import ChangeOp, Flag, Kind, Record, decode, strip_ring
 
 from caisson_tracerd import depth, process
 from caisson_tracerd.cgroup import Limits
@@ -34,7 +34,9 @@ probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 sys.stdout.write("ready\\n"); sys.stdout.flush()
 sys.stdin.readline()
 os.open(link, os.O_RDONLY)
-for wrong in (lambda: os.open(absent, os.O_RDONLY), lambda: probe.connect(absent), lambda: os.execv(absent, ["x"])):
+move = lambda: os.rename(absent, absent + "2")
+run = lambda: os.execv(absent, ["x"])
+for wrong in (lambda: os.open(absent, os.O_RDONLY), move, lambda: probe.connect(absent), run):
     try:
         wrong()
     except OSError:
@@ -145,16 +147,18 @@ def judge(records: list[Record], expected: Expected) -> None:
             },
         ),
         (Kind.OPEN, own, {"given": absent, "resolved": None, "error": 2}),
+        (Kind.CHANGE, own, {"given": absent, "new": absent + b"2", "operation": ChangeOp.RENAME, "error": 2}),
         (Kind.CONNECT, own, {"error": 2, "family": 1, "addr": b"\1\0" + absent + b"\0"}),
-        (Kind.EXEC, own, {"given": absent, "error": 2, "cwd": os.fsencode(Path.cwd())}),
+        (Kind.EXEC, own, {"given": absent, "error": 2, "argv": (b"x",), "cwd": os.fsencode(Path.cwd())}),
         (Kind.FORK, own, {"child": child, "error": 0}),
         (Kind.EXIT, child, {"code": _CHILD_EXIT}),
         (Kind.EXEC, own, {"given": b"/proc/self/exe", "error": 0, **expected.program()}),
         (Kind.EXIT, own, {"code": 0}),
     ]
-    # The last program's own opens (its libraries) are its business, not the test's.
+    # What the last program does by itself (it opens its libraries) is its business, not the test's.
     last = next((at for at, record in enumerate(records) if record.kind == Kind.EXEC and not record.error), None)
-    kept = [record for at, record in enumerate(records) if last is None or at <= last or record.kind != Kind.OPEN]
+    whole = (Kind.FORK, Kind.EXEC, Kind.EXIT)
+    kept = [record for at, record in enumerate(records) if last is None or at <= last or record.kind in whole]
     for number, (kind, pid, fields) in enumerate(wanted):
         if number >= len(kept):
             raise SelfTestError(f"self-test: {kind.name.lower()} of process {pid} is not on record")
@@ -175,6 +179,8 @@ def _view(record: Record) -> dict[str, Any]:
     """The fields the test speaks of, under one name for each meaning."""
     return {
         "given": record.given,
+        "new": record.new,
+        "operation": record.args[0],
         "resolved": record.resolved,
         "error": record.error,
         "object": (record.args[3], record.args[4]),
