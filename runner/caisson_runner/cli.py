@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -318,6 +319,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from caisson_runner.errors import CaissonError
     from caisson_runner.report.text import one_line
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a locale that has no … shows it as an escape
+            stream.reconfigure(errors="backslashreplace")
     try:
         cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
     except click.exceptions.Exit as error:

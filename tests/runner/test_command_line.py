@@ -222,3 +222,44 @@ def test_doctor_says_what_is_here_in_words_and_as_json(home: Path) -> None:
     assert words.returncode == document.returncode == 0
     assert "boxes can run here" in words.stdout
     assert json.loads(document.stdout)["usable"] is True
+
+
+@boxes
+def test_a_place_the_host_refuses_is_one_clear_line_and_no_stack_trace(home: Path) -> None:
+    for out in ("x" * 300, "/proc/1/here"):
+        for command in (("run", "-p", "add-mul", "-a", "nop"), ("suite", "article", "-l", "1")):
+            done = caisson(home, *command, "--witness", "none", "-o", out)
+            assert done.returncode in (2, 3)
+            assert "Traceback" not in done.stderr
+            assert done.stderr.splitlines()[-1].startswith("caisson-run: ")
+
+
+@boxes
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_full_disk_for_the_evidence_is_infra_and_never_the_agents_failure(home: Path) -> None:
+    small = home / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], check=True)
+    try:
+        for agent in ("head -c 3000000 /dev/urandom > x", "head -c 3000000 /dev/urandom"):
+            target = str(small / "b")
+            done = caisson(home, "run", "-p", "add-mul", "--witness", "none", "-o", target, "--", "sh", "-c", agent)
+            assert done.returncode == 3, done.stdout
+            assert "Traceback" not in done.stderr
+            assert "No space left" in done.stdout or "no room left for the bundle" in done.stderr
+            shutil.rmtree(small / "b", ignore_errors=True)
+            assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_any_locale_and_a_reader_that_leaves_are_no_error_of_ours(home: Path) -> None:
+    command = [sys.executable, "-m", "caisson_runner", "doctor"]
+    plain = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
+    done = subprocess.run(command, env=environment(home) | plain, capture_output=True, check=False)
+    assert b"Traceback" not in done.stderr
+    with subprocess.Popen(command, env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as gone:
+        assert gone.stdout is not None and gone.stderr is not None
+        gone.stdout.close()
+        said = gone.stderr.read()
+    assert (gone.returncode, said) == (141, b"")

@@ -16,11 +16,17 @@ from caisson_runner.report.text import printable
 GOOD, BAD = "green", "red"
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more: for the caller to say so, where rich would exit with 1, a verdict's code."""
+        raise BrokenPipeError
+
+
 def console(stderr: bool = False) -> Console:
     """A console that keeps tables whole when output goes to a file or a pipe."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else 140
-    return Console(file=stream, width=width, highlight=False, emoji=False, markup=False)
+    return _Console(file=stream, width=width, highlight=False, emoji=False, markup=False)
 
 
 def _cell(text: str) -> Text:
