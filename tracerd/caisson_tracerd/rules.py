@@ -7,7 +7,7 @@ Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 RULES: Final = 1024
@@ -249,7 +249,7 @@ sendmsg_zc         48  send    socket  send      fd=0 v1=2 special=sendto
 """
 
 
-def packed(stage: str, kind: str, op: str, words: list[str]) -> int:
+def packed(stage: str, kind: str, op: str, words: Sequence[str]) -> int:
     """One rule in 64 bits."""
     number = STAGES[stage] | KINDS[kind] << 4 | (0 if op == "-" else OPS[kind].index(op)) << 8
     places = dict.fromkeys(_PLACES, 7)
