@@ -13,7 +13,7 @@ from types import TracebackType
 from caisson_runner.boxes.box import LocalBox
 from caisson_runner.compare.eyes import View
 
-PAUSE_S = 0.4
+PAUSE_S = 1.0
 
 
 class Outside:

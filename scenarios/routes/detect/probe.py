@@ -131,7 +131,10 @@ def processes():
 def symbols():
     """Names of kernel symbols that could be a witness's. Addresses are hidden anyway."""
     names = [line.split()[2] for line in text("/proc/kallsyms", 1 << 26).splitlines() if len(line.split()) > 2]
-    return {"listed": len(names) > 0, "programs": sorted(name for name in names if re.match("bpf_prog_[0-9a-f]{16}_", name))}
+    return {
+        "listed": len(names) > 0,
+        "programs": sorted(name for name in names if re.match("bpf_prog_[0-9a-f]{16}_", name)),
+    }
 
 
 def signals():
@@ -171,7 +174,9 @@ def main():
     for pid in ("self", "1", "thread-self"):
         answer(f"status {pid}", status(pid))
     answer("tracer", re.search(r"TracerPid:\s+(\d+)", text("/proc/self/status"))[1])
-    answer("seccomp", {"mode": LIBC.prctl(21, 0, 0, 0, 0), "lines": re.findall(r"Seccomp.*", text("/proc/self/status"))})
+    answer(
+        "seccomp", {"mode": LIBC.prctl(21, 0, 0, 0, 0), "lines": re.findall(r"Seccomp.*", text("/proc/self/status"))}
+    )
     answer("dumpable", LIBC.prctl(3, 0, 0, 0, 0))
     answer("ptrace me", code(in_child(traceme)))
     answer("ptrace attach", attach(16))
@@ -188,20 +193,47 @@ def main():
     answer("modules", text("/proc/modules"))
     answer("symbols", symbols())
     answer("tracing", [entries("/sys/kernel/tracing"), entries("/sys/kernel/debug"), entries("/sys/kernel/security")])
-    answer("settings", {name: text(f"/proc/sys/{name}").strip() for name in (
-        "kernel/bpf_stats_enabled", "kernel/unprivileged_bpf_disabled", "net/core/bpf_jit_enable",
-        "net/core/bpf_jit_kallsyms", "kernel/yama/ptrace_scope", "kernel/kptr_restrict", "kernel/core_pattern",
-        "kernel/perf_event_paranoid",
-    )})
+    answer(
+        "settings",
+        {
+            name: text(f"/proc/sys/{name}").strip()
+            for name in (
+                "kernel/bpf_stats_enabled",
+                "kernel/unprivileged_bpf_disabled",
+                "net/core/bpf_jit_enable",
+                "net/core/bpf_jit_kallsyms",
+                "kernel/yama/ptrace_scope",
+                "kernel/kptr_restrict",
+                "kernel/core_pattern",
+                "kernel/perf_event_paranoid",
+            )
+        },
+    )
     answer("processes", processes())
     answer("parent", [os.getppid(), text(f"/proc/{os.getppid()}/cmdline"), os.getpgid(0), os.getsid(0)])
     answer("cgroups", [text("/proc/self/cgroup"), text("/proc/1/cgroup"), entries("/sys/fs/cgroup")])
     answer("namespaces", {name: link(f"/proc/self/ns/{name}") for name in entries("/proc/self/ns")})
-    answer("maps", sorted({f"{words[1]} {words[5]}" for words in (
-        line.split(None, 5) for line in text("/proc/self/maps").splitlines()) if len(words) == 6}))
+    answer(
+        "maps",
+        sorted(
+            {
+                f"{words[1]} {words[5]}"
+                for words in (line.split(None, 5) for line in text("/proc/self/maps").splitlines())
+                if len(words) == 6
+            }
+        ),
+    )
     answer("limits", text("/proc/self/limits"))
-    answer("priority", [os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0)),
-                        text("/proc/self/oom_score_adj"), text("/proc/self/timerslack_ns")])
+    answer(
+        "priority",
+        [
+            os.getpriority(os.PRIO_PROCESS, 0),
+            os.sched_getscheduler(0),
+            sorted(os.sched_getaffinity(0)),
+            text("/proc/self/oom_score_adj"),
+            text("/proc/self/timerslack_ns"),
+        ],
+    )
     answer("signals", signals())
     answer("personality", LIBC.personality(ctypes.c_ulong(0xFFFFFFFF)))
     answer("labels", [text("/proc/self/attr/current"), text("/proc/self/loginuid"), text("/proc/self/sessionid")])

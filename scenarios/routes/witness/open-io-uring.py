@@ -78,8 +78,23 @@ class Ring:
         tail = self.word(self.sq[1])
         slot = tail & self.word(self.sq[2])
         struct.pack_into(
-            "<BBHiQQIIQHHIQQ", self.entries, slot * 64, opcode, entry_flags, 0, fd, offset, address, length, op_flags,
-            7, 0, 0, index, 0, 0,
+            "<BBHiQQIIQHHIQQ",
+            self.entries,
+            slot * 64,
+            opcode,
+            entry_flags,
+            0,
+            fd,
+            offset,
+            address,
+            length,
+            op_flags,
+            7,
+            0,
+            0,
+            index,
+            0,
+            0,
         )
         struct.pack_into("<I", self.ring, self.sq[6] + 4 * slot, slot)
         struct.pack_into("<I", self.ring, self.sq[1], tail + 1)

@@ -80,7 +80,9 @@ needs(call(16, fds[0], 0xC0502100, notice), "seccomp notification")
 fd = os.open(path, os.O_RDONLY)
 say("open", "openat", path=path, object=path, **identity(fd))
 number = struct.unpack_from("<Q", notice)[0]
-needs(call(16, fds[0], 0x40182103, ctypes.create_string_buffer(struct.pack("<QIIII", number, 2, fd, 0, 0), 24)), "addfd")
+needs(
+    call(16, fds[0], 0x40182103, ctypes.create_string_buffer(struct.pack("<QIIII", number, 2, fd, 0, 0), 24)), "addfd"
+)
 if os.waitpid(child, 0)[1]:
     end("not-performed", "the child did not get the file")
 say("pass", "addfd", object=path, **identity(fd))
