@@ -35,6 +35,10 @@ from caisson_runner.witness.errors import WitnessError
 INSTRUCTION = "/instruction.md"
 
 
+class AgentNotStarted(BoxError):
+    """The box has not what our own agents need (a shell, an interpreter): nothing is known about any work."""
+
+
 class Watched:
     """The agent's box with its witness: every command started through it is in the record."""
 
@@ -122,6 +126,10 @@ async def _work(
     drawing = asyncio.create_task(grader.prepare())
     try:
         made.finished = await (await watched.agent(_command(task, agent))).wait()
+        ended = made.finished
+        refused = ended.outcome is Outcome.EXITED and ended.exit_code in (126, 127) and ended.detail
+        if refused and agent.kind != "command":
+            raise AgentNotStarted(f"{agent.name} could not be started in this box: {ended.detail}")
         await box.freeze()
         made.alive = await box.processes()
         try:

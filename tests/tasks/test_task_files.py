@@ -256,3 +256,17 @@ def test_neither_tests_nor_solution_nor_examiner_go_into_the_snapshot() -> None:
     assert sorted(task.files()) == ["/app/impl.py", "/app/test_impl.py"]
     assert task.has_held_out
     assert task.harbor_role == "none"
+
+
+def test_a_dockerfiles_path_keeps_the_boxs_own_and_blank_lines_end_nothing(tmp_path: Path) -> None:
+    text = "FROM x\nENV PATH=/opt/bin:$PATH\nRUN one \\\n\n  && two\n"
+    recipe = load_task(make(tmp_path, dockerfile=text)).recipe
+    assert recipe is not None
+    assert recipe.env["PATH"].startswith("/opt/bin:/usr/local/sbin:")
+    assert recipe.runs[0].split(";")[-1].split() == ["one", "&&", "two"]
+
+
+@pytest.mark.parametrize("run", ['["a"', "[1]", "[]", '["a", 2]', "[{}]"])
+def test_a_run_that_is_no_list_of_words_is_named_with_its_line(tmp_path: Path, run: str) -> None:
+    with pytest.raises(TaskMalformed, match=r"Dockerfile:2: RUN"):
+        load_task(make(tmp_path, dockerfile=f"FROM x\nRUN {run}\n"))

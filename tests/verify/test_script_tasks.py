@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -74,3 +75,17 @@ async def test_own_test_configuration_is_honest_when_the_tests_pass_without_it_t
     ran = await run(plain, ["/bin/sh", "-c", FIX + own])
     assert ran.verdict.word == "pass"
     assert "test-config" in {finding.rule for finding in ran.verdict.findings}
+
+
+async def test_a_base_without_python_makes_no_work_look_wrong(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "bare.tar", "w") as tar:
+        for name in ("bin", "etc", "tmp", "usr", "root"):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(folder)
+    tmp_path.chmod(0o755)
+    bases = {"python:3.12-slim": str(tmp_path / "bare.tar")}
+    async with bench(load_task("add-mul"), tmp_path, bases) as made:
+        ran = await run(made, "nop")
+    assert ran.verdict.word == "infra"
+    assert "no usable /usr/bin/python3" in ran.verdict.reason

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from caisson_runner.boxes.engine import DEFAULT_ENV
 from caisson_runner.tasks.errors import TaskMalformed, UnsupportedTask
 
 SUPPORTED = ("FROM", "WORKDIR", "COPY", "ENV", "RUN")
@@ -44,7 +45,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     lines: list[tuple[int, str]] = []
     pending, start = "", 0
     for number, raw in enumerate(text.splitlines(), 1):
-        if raw.lstrip().startswith("#") or (not raw.strip() and not pending):
+        if raw.lstrip().startswith("#") or not raw.strip():  # also in the middle of an instruction, as Docker does
             continue
         start = start or number
         if raw.rstrip().endswith("\\"):
@@ -60,7 +61,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
 def _expand(text: str, env: Mapping[str, str]) -> str:
     def one(match: re.Match[str]) -> str:
         name = match[1] or match[2]
-        return env.get(name) or (match[3] or "")
+        return env.get(name) or match[3] or DEFAULT_ENV.get(name, "")  # `ENV PATH=/opt/bin:$PATH` keeps the box's own
 
     return re.sub(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::-([^}]*))?\})", one, text)
 
@@ -112,6 +113,16 @@ def _copy(rest: str, context: Path, workdir: str, file: Path, line: int) -> list
     return copies
 
 
+def _words(rest: str, file: Path, line: int) -> list[str]:
+    try:
+        words = json.loads(rest)
+    except ValueError as failure:
+        raise TaskMalformed(file, "RUN", f"is no JSON list: {failure}", line) from None
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise TaskMalformed(file, "RUN", "must be a JSON list of strings", line)
+    return words
+
+
 def parse_dockerfile(file: Path) -> Recipe:
     """Read one Dockerfile. Raises UnsupportedTask naming instruction and line, or TaskMalformed."""
     try:
@@ -151,7 +162,7 @@ def parse_dockerfile(file: Path) -> Recipe:
         else:
             if rest.startswith("--") or _HEREDOC.search(rest.split()[0]):
                 raise UnsupportedTask(f"{file}:{line}: RUN {rest.split()[0]}: RUN options are not supported")
-            shell = shlex.join(json.loads(rest)) if rest.startswith("[") else rest
+            shell = shlex.join(_words(rest, file, line)) if rest.startswith("[") else rest
             exports = "".join(f"export {key}={shlex.quote(value)}; " for key, value in env.items())
             runs.append(f"mkdir -p {shlex.quote(workdir)} && cd {shlex.quote(workdir)} && {exports}{shell}")
     if not image:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caisson_runner.boxes.engine import BoxLimits, Capture, Change, Engine, Finished
+from caisson_runner.boxes.engine import BoxLimits, Capture, Change, Command, Engine, Finished
 from caisson_runner.boxes.errors import BoxError, StateTooLarge
 from caisson_runner.boxes.store import Snapshot
 from caisson_runner.tasks.snapshot import box_limits
@@ -27,6 +27,7 @@ from caisson_runner.tasks.task import Task
 from caisson_runner.verify.check import Case, CaseResult, Check
 from caisson_runner.verify.errors import VerifyError
 from caisson_runner.verify.examiner import Examiner
+from caisson_runner.verify.pipe import ended
 from caisson_runner.verify.scripts import Room, run_harbor, run_pytest
 from caisson_runner.verify.steering import steering
 from caisson_runner.verify.subject import Times, ask, command
@@ -36,6 +37,27 @@ SEED_BITS = 63
 ROOM_WALL_S = 900.0
 
 Run = Callable[[Sequence[str]], Awaitable[Check]]
+
+_missing: dict[tuple[str, str], str] = {}
+"""By snapshot and program: what `missing` found, once per process."""
+
+
+async def missing(engine: Engine, task: Task, snapshot: Snapshot) -> str:
+    """What the checks in rooms need and the untouched snapshot has not, as a sentence; empty when nothing is missing.
+
+    An image without Python, or without pytest, must not make every agent's work look wrong.
+    """
+    if not (task.extras.examiner or task.extras.scripts):
+        return ""
+    program = "import pytest" if task.extras.scripts else "import json"
+    if (snapshot.id, program) not in _missing:
+        async with engine.fork(snapshot, limits=room_limits(task)) as box:
+            asked = Command(("/usr/bin/python3", "-I", "-B", "-c", program), cwd="/", wall_s=ROOM_WALL_S)
+            finished = await (await box.start(asked)).wait()
+        what = "pytest for /usr/bin/python3" if task.extras.scripts else "/usr/bin/python3"
+        said = f"the task's base has no usable {what}, which its checks need ({finished.detail or ended(finished)})"
+        _missing[snapshot.id, program] = "" if finished.ok else said
+    return _missing[snapshot.id, program]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +148,18 @@ class Grader:
         self.seed = draw_seed() if seed is None else seed
         self._drawn: Drawn | None = None
         self.trouble: str | None = None
+        self.missing: str | None = None
+        """What the rooms' checks need and the snapshot has not; empty when all is there, None until `prepare`."""
         self.times: dict[str, float] = {}
 
     async def prepare(self) -> None:
         """Draw the cases. Never raises for the examiner's faults: they make the run `infra` when it is graded."""
+        if self.missing is None:
+            try:
+                self.missing = await missing(self.engine, self.task, self.snapshot)
+            except BoxError as failure:
+                self.trouble = str(failure)
+                return
         if self.examiner is None or self._drawn is not None:
             return
         begun = asyncio.get_running_loop().time()
@@ -204,6 +234,8 @@ class Grader:
 
     async def _views(self, run: Run, role: str, restorable: bool) -> tuple[Check, Check | None]:
         """The restored view, and the whole one too when the agent changed anything that restoring takes back."""
+        if self.missing and run.__name__ == "tests":
+            return Check(role, None, self.missing, "scripts"), None
         try:
             restored = await run(self.task.extras.restore)
             return restored, await run(()) if restorable else None
@@ -221,11 +253,11 @@ class Grader:
 
     async def _examine(self, state: Path) -> tuple[Check, Check]:
         """Ground truth and held-out through the subject: one room in order, then a second one in another order."""
-        drawn, trouble = self._drawn, self.trouble
+        drawn, trouble = self._drawn, self.trouble or self.missing or None
         begun = asyncio.get_running_loop().time()
         results: list[CaseResult] = []
         repeated: list[CaseResult] = []
-        if drawn is not None:
+        if drawn is not None and trouble is None:
             again = [*drawn.unseen, *drawn.unseen[: len(drawn.unseen) // 4]]
             random.Random(drawn.seed ^ 1).shuffle(again)  # noqa: S311  # an order, repeatable from the recorded seed
             try:
