@@ -19,6 +19,7 @@ from caisson_proto import tracerd_pb2 as pb
 from caisson_proto import tracerd_pb2_grpc as rpc
 from caisson_proto.record import API, Kind, Record, encode
 from caisson_runner.witness import DaemonDown, DaemonMismatch, Limits, WitnessError, WitnessLost, choose, ebpf
+from caisson_runner.witness.choose import LOSSLESS
 from caisson_runner.witness.ebpf import EbpfWitness, Journal, ask, owned_name
 from caisson_runner.witness.strace import StraceWitness
 from witness_daemon import Daemon
@@ -86,6 +87,20 @@ async def test_daemon_killed_and_restarted_in_the_middle_loses_nothing(daemon: D
         trues = [one for one in evidence.records() if one.kind is Kind.EXEC and one.given == b"/bin/true"]
     assert evidence.coverage["complete"], evidence.coverage
     assert len(trues) == 6
+
+
+@marked
+async def test_lossless_run_says_how_often_it_stood_still_and_is_complete(daemon: Daemon) -> None:
+    flood = "import os\nfor _ in range(60000): os.close(os.open('/dev/null', 0))"
+    witness = choose(LOSSLESS, daemon.socket)
+    assert witness.name == "ebpf"
+    async with witness.watch("lossless", Limits()) as watch:
+        assert await watched(watch, ["/usr/bin/python3", "-S", "-c", flood]) == 0
+        evidence = await watch.seal()
+    assert evidence.coverage["complete"], evidence.coverage
+    stood = evidence.coverage["freezes"]
+    assert stood["peak_bytes"] <= stood["ring_bytes"]
+    assert evidence.coverage["counts"]["open"]["delivered"] >= 60_000
 
 
 @marked
