@@ -40,6 +40,10 @@ def sweep() -> None:
                 _remove(folder)
 
 
+def _only_child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
 def _remove(folder: Path) -> None:
     for _ in range(100):
         for top, _, _ in os.walk(folder, topdown=False):
@@ -63,7 +67,7 @@ class Machine:
         self._name = f"{_PREFIX}{os.getpid()}"
         self._cgroups = [root / self._name for root in cgroup_roots()]
         self._process: subprocess.Popen[bytes] | None = None
-        self._leader = 0
+        self._nspawn = self._leader = 0
         self.boot_s = 0.0
 
     def start(self) -> None:
@@ -101,7 +105,9 @@ class Machine:
         ]
         inner = shlex.quote(" && ".join(steps))
         join = " && ".join(f"echo $$ > {folder}/cgroup.procs" for folder in self._cgroups)
-        script = f'{join} && exec unshare --mount --propagation private sh -c {inner} sh "$@"'
+        # A pid namespace around nspawn: when its first process is killed, the kernel kills every other in it.
+        unshare = "unshare --mount --propagation private --pid --fork --kill-child=KILL --mount-proc"
+        script = f'{join} && exec {unshare} sh -c {inner} sh "$@"'
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, open(self.console, "wb") as console:
             ready.bind("\0" + address)
             ready.settimeout(1)
@@ -121,15 +127,16 @@ class Machine:
                 with contextlib.suppress(TimeoutError):
                     if b"READY=1" in ready.recv(4096).split(b"\n"):
                         break
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        self._leader = int(children.read_text().split()[0])
+        self._nspawn = _only_child(self._process.pid)
+        self._leader = _only_child(self._nspawn)
         self.boot_s = time.monotonic() - began
 
     def stop(self) -> None:
         """Power it off and leave nothing of it."""
         process, self._process = self._process, None
         if process is not None:
-            process.send_signal(signal.SIGTERM)
+            if self._nspawn:
+                os.kill(self._nspawn, signal.SIGTERM)
             try:
                 process.wait(15)
             except subprocess.TimeoutExpired:
@@ -146,7 +153,7 @@ class Machine:
 
     def start_unit(self, words: Sequence[str], user: str = "root", **options: object) -> subprocess.Popen[bytes]:
         """A command as a transient unit of the machine; ends with it."""
-        home = "/root" if user == "root" else f"/home/{user}"
+        home = "/" if user == "root" else f"/home/{user}"
         unit = ["systemd-run", "--quiet", "--pipe", "--wait", "--collect", f"--uid={user}"]
         unit += [f"--working-directory={home}", f"--setenv=HOME={home}", "--setenv=LC_ALL=C.UTF-8", "--", *words]
         defaults = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}

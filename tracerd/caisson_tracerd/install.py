@@ -151,8 +151,8 @@ def _only_root_writes(command: Path) -> None:
             if found.st_uid != 0 or (loose and not stat.S_ISLNK(found.st_mode)):
                 owner = f"uid {found.st_uid}" if found.st_uid else f"group {found.st_gid} or others"
                 raise UsageError(
-                    f"{path} can be changed by {owner}, who would be root through the service; install as root, "
-                    "for example into /opt, or use the Debian package"
+                    f"{path} can be changed by {owner}, who would be root through the service; install as root "
+                    "where only root writes, or use the Debian package"
                 )
     if not os.access(command, os.X_OK):
         raise UsageError(f"{command} cannot be executed; name the command with --command")
