@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs a suite, or the comparison of witnesses (compare), with the best witness this user can have. As root it starts a tracerd of its own when none answers, and
-# takes it away again (process, pins, mounts) at the end.
+# Runs a suite, or the comparison of witnesses (compare), with the best witness this user can have. As root it starts a
+# tracerd of its own when none answers, and takes it away again (process, pins, mounts) at the end.
 set -eu
 cd "$(dirname "$0")/.."
 suite=$1; shift
