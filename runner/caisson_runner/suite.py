@@ -125,6 +125,16 @@ def write_plan(folder: Path, suite: Suite, runs: Sequence[Planned]) -> None:
     partial.replace(folder / "plan.json")
 
 
+def _planned(fields: dict[str, Any]) -> Planned:
+    """One run of a plan on disk. ValueError, KeyError or TypeError when it is none: its id becomes a folder."""
+    run = Planned(**{**fields, "agents": tuple(fields["agents"])})
+    texts = (run.id, run.experiment, run.task, *run.agents)
+    sound = all(isinstance(text, str) for text in texts) and isinstance(run.seed, int) and isinstance(run.shared, bool)
+    if not sound or not run.agents or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", run.id):
+        raise ValueError("a run in it is none")
+    return run
+
+
 def read_plan(folder: Path, suite: Suite) -> list[Planned]:
     """Read the plan of an interrupted suite. Raises NothingToResume or SuiteChanged."""
     path = folder / "plan.json"
@@ -132,7 +142,7 @@ def read_plan(folder: Path, suite: Suite) -> list[Planned]:
         raise NothingToResume(f"{folder}: no plan.json, so there is nothing to resume; start without --resume")
     try:
         document: dict[str, Any] = json.loads(path.read_bytes())
-        runs = [Planned(**{**run, "agents": tuple(run["agents"])}) for run in document["runs"]]
+        runs = [_planned(run) for run in document["runs"]]
         digest = document["suite_digest"]
     except (ValueError, KeyError, TypeError) as error:
         raise NothingToResume(f"{path}: is damaged ({error}); start anew in another folder") from None

@@ -78,6 +78,11 @@ def test_resuming_nothing_or_a_damaged_or_foreign_plan_is_one_clear_error(tmp_pa
         suites.read_plan(tmp_path, suite)
     suites.write_plan(tmp_path, suite, suites.plan(suite))
     document = json.loads((tmp_path / "plan.json").read_text())
+    for field, value in {"id": "../../x", "task": None, "agents": [1], "seed": "1", "shared": {}}.items():
+        changed = json.dumps({**document, "runs": [{**document["runs"][0], field: value}]})
+        (tmp_path / "plan.json").write_text(changed)
+        with pytest.raises(suites.NothingToResume, match="damaged"):
+            suites.read_plan(tmp_path, suite)
     (tmp_path / "plan.json").write_text(json.dumps(document | {"suite_digest": "0" * 64}))
     with pytest.raises(suites.SuiteChanged, match="changed since"):
         suites.read_plan(tmp_path, suite)

@@ -44,6 +44,8 @@ def test_every_behaviour_loads_and_imports_nothing_of_ours() -> None:
         (HEAD + ONE + "repeat = 0\n", "must be 1 or more"),
         (HEAD + ONE + "repeat = 'x'\n", "must be a whole number"),
         (HEAD + ONE + ONE, "same id"),
+        (HEAD + ONE.replace('"A"', '"../A"'), ":5: experiments[0].id: must be 1 to 64 letters"),
+        (HEAD.replace('"x"', '"a/b"') + ONE, ":2: name: must be 1 to 64 letters"),
         (HEAD + ONE + "[experiments.expected]\nliess = 1\n", "did you mean lies?"),
         (HEAD + 'made_by = "nope.py"\n' + ONE, "made_by: no file"),
         ("x = [1,\n", "not TOML"),

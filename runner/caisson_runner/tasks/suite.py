@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,10 +134,18 @@ def _experiment(table: Table, default_tasks: tuple[str, ...]) -> Experiment:
             if value is not None:
                 expected[metric] = value
         wanted.finish()
-    identity = table.need_text("id")
+    identity = _plain(table, "id")
     experiment = Experiment(identity, table.text("title") or identity, kind, tasks, _slots(table), expected)
     table.finish()
     return experiment
+
+
+def _plain(table: Table, key: str) -> str:
+    """A name that becomes part of a folder's."""
+    name = table.need_text(key)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise table.wrong(key, f"must be 1 to 64 letters, digits, dots, dashes or underscores, is {name!r}")
+    return name
 
 
 def load_suite(name: str | Path, made: Path | None = None) -> Suite:
@@ -145,7 +154,7 @@ def load_suite(name: str | Path, made: Path | None = None) -> Suite:
     root = Table.read(path, SuiteMalformed)
     if (schema := root.need_text("schema")) != SCHEMA:
         raise root.wrong("schema", f"must be {SCHEMA!r}, is {schema!r}")
-    suite_name, title = root.need_text("name"), root.text("title")
+    suite_name, title = _plain(root, "name"), root.text("title")
     default_tasks = root.texts("tasks")
     experiments = tuple(_experiment(table, default_tasks) for table in root.tables("experiments"))
     if not experiments:
