@@ -12,7 +12,7 @@
  */
 #pragma once
 
-#define PF_KTHREAD 0x00200000
+#define PF_IO_WORKER 0x00000010 /* threads of io_uring: workers and the polling one */
 #define HOOK_SLOTS 4 /* tries, each with memory of its own: programs of so many tasks preempted on one CPU */
 
 /* The hook's n-th word: an argument, or behind them the result. Read as a number, so that it is one for the verifier. */
@@ -103,6 +103,7 @@ INLINE void keep_exec_name(struct small_call *small, struct hook_scratch *held, 
 	else {
 		large->head = small->head;
 		large->head.length = n;
+		large->head.told = 1;
 		if (large_calls.update(&key, large))
 			return;
 	}
@@ -188,9 +189,11 @@ int fexit__open(u64 *ctx)
 		/* No call of this thread opens: io_uring does, inline or in a worker, or the kernel for itself. */
 		struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 		struct io_uring_task *ring = 0;
+		u32 flags = 0;
 
 		READ(ring, task_struct, task, io_uring);
-		if (!ring)
+		READ(flags, task_struct, task, flags);
+		if (!ring && !(flags & PF_IO_WORKER))
 			return 0;
 	}
 	held = claim_scratch();

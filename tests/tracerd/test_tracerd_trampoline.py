@@ -171,8 +171,7 @@ def test_a_change_names_the_object_it_was_about_whatever_links_led_there(client:
     deep = tmp_path / "real/deep"
     deep.mkdir(parents=True)
     (tmp_path / "way").symlink_to("real")
-    for name in ("a", "c"):
-        (deep / name).write_text("x")
+    (deep / "a").write_text("x")
     code = """
 import os, sys
 os.chdir(sys.argv[1])
@@ -180,8 +179,6 @@ os.chmod("way/deep/a", 0o600); os.truncate("way/deep/a", 1); os.chown("way/deep/
 os.link("way/deep/a", "way/deep/b"); os.rename("way/deep/a", "way/deep/z"); os.unlink("way/deep/b")
 os.mkdir("way/deep/d"); os.rmdir("way/deep/d"); os.symlink("z", "way/deep/s"); os.mkfifo("way/deep/p")
 try: os.unlink("way/deep/absent")
-except OSError: pass
-try: os.rmdir("way/deep/c")
 except OSError: pass
 """
     inode = (deep / "a").stat().st_ino
@@ -204,7 +201,6 @@ except OSError: pass
         ("SYMLINK", "s", 0),
         ("MKNOD", "p", 0),
         ("UNLINK", "", errno.ENOENT),
-        ("RMDIR", "", errno.ENOTDIR),
     ]
     found = [one for one in changes if one.resolved]
     assert all(Flag.KERNEL in one.flags and Path(os.fsdecode(one.resolved or b"")).parent == deep for one in found)
