@@ -7,9 +7,6 @@ its best. Its lines are matched as text, so what it prints is what counts.
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -26,6 +23,7 @@ from caisson_runner.compare.sights import Sight
 from caisson_runner.witness import Limits, Witness
 from caisson_runner.witness.choose import usable_strace
 from caisson_runner.witness.ebpf import EbpfWitness, ask, default_socket
+from caisson_runner.witness.scratch import scratch
 
 
 def _nothing(_box: LocalBox) -> None:
@@ -123,27 +121,24 @@ class StraceEye:
 
     @asynccontextmanager
     async def watch(self, box_id: str, limits: Limits) -> AsyncIterator[View]:
-        folder = Path(tempfile.mkdtemp(prefix=f"caisson-compare-{os.getpid()}-"))
-        output = folder / "strace.txt"
+        with scratch() as folder:
+            output = folder / "strace.txt"
 
-        def read() -> Sequence[Sight]:
-            if not output.exists():  # it was never started
-                return ()
-            with output.open("rb") as file:
-                return list(sights.of_strace(file))
+            def read() -> Sequence[Sight]:
+                if not output.exists():  # it was never started
+                    return ()
+                with output.open("rb") as file:
+                    return list(sights.of_strace(file))
 
-        async def seen() -> Sequence[Sight]:
-            return await asyncio.to_thread(read)
+            async def seen() -> Sequence[Sight]:
+                return await asyncio.to_thread(read)
 
-        wrap = (
-            self._strace, "-f", "--seccomp-bpf", "-yy", "-v", "-s", "131072", "--quiet=attach",
-            "--decode-pids=pidns", "--absolute-timestamps=format:unix,precision:ns",
-            "-e", "trace=" + ",".join(f"?{name}" for name in sights.STRACE_CALLS), "-o", str(output), "--",
-        )  # fmt: skip
-        try:
+            wrap = (
+                self._strace, "-f", "--seccomp-bpf", "-yy", "-v", "-s", "131072", "--quiet=attach",
+                "--decode-pids=pidns", "--absolute-timestamps=format:unix,precision:ns",
+                "-e", "trace=" + ",".join(f"?{name}" for name in sights.STRACE_CALLS), "-o", str(output), "--",
+            )  # fmt: skip
             yield View(wrap=wrap, seen=seen)
-        finally:
-            await asyncio.to_thread(shutil.rmtree, folder, True)
 
 
 class PollEye:
