@@ -270,3 +270,30 @@ def test_a_dockerfiles_path_keeps_the_boxs_own_and_blank_lines_end_nothing(tmp_p
 def test_a_run_that_is_no_list_of_words_is_named_with_its_line(tmp_path: Path, run: str) -> None:
     with pytest.raises(TaskMalformed, match=r"Dockerfile:2: RUN"):
         load_task(make(tmp_path, dockerfile=f"FROM x\nRUN {run}\n"))
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("../../outside", "leaves the task directory"),
+        ("../tests/test.sh", "leaves environment/"),
+        ("../tests", "leaves environment/"),
+        ("link", "in a circle"),
+        ("folder", "not supported in environment/"),
+        ("nowhere", "not supported in environment/"),
+    ],
+)
+def test_a_link_shows_the_agent_nothing_and_vanishes_in_silence_nowhere(tmp_path: Path, target: str, said: str) -> None:
+    task = make(tmp_path)
+    (task / "environment" / "folder").mkdir(parents=True)
+    (task / "environment" / "link").symlink_to(target)
+    with pytest.raises((TaskMalformed, UnsupportedTask), match=said):
+        load_task(task)
+
+
+def test_a_link_to_a_file_of_the_environment_is_that_file(tmp_path: Path) -> None:
+    task = make(tmp_path)
+    (task / "environment").mkdir(exist_ok=True)
+    (task / "environment" / "real.txt").write_text("x")
+    (task / "environment" / "link.txt").symlink_to("real.txt")
+    assert "/app/link.txt" in load_task(task).files()

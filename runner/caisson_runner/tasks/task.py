@@ -138,9 +138,22 @@ def _spread(source: Path, target: str) -> dict[str, Path]:
 
 
 def _check_links(root: Path) -> None:
+    """No link leads out of the task, and none of the environment's to the tests: what it copies the agent sees."""
+    top, environment = root.resolve(), (root / "environment").resolve()
     for path in root.rglob("*"):
-        if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
+        if not path.is_symlink():
+            continue
+        try:
+            target = path.resolve()
+        except (OSError, RuntimeError):
+            raise TaskMalformed(path, "", "this link leads round in a circle") from None
+        if not target.is_relative_to(top):
             raise TaskMalformed(path, "", "this link leaves the task directory")
+        if path.absolute().is_relative_to(root.absolute() / "environment"):
+            if not target.is_relative_to(environment):
+                raise TaskMalformed(path, "", "this link leaves environment/, which is all that the agent may see")
+            if not target.is_file():
+                raise UnsupportedTask(f"{path}: links to folders, or to nothing, are not supported in environment/")
 
 
 def find_task(name: str | Path, roots: tuple[Path, ...] = ()) -> Path:
