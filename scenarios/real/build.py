@@ -126,15 +126,19 @@ def fetch(recipes, which, target):
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         last = [line for line in done.stderr.strip().splitlines() if line.startswith("ERROR")] or ["no reason given"]
-        raise Refused(f"pip could not fetch the source releases ({last[-1].removeprefix('ERROR: ')}); "
-                      "the suite `real` needs a package index once, at set-up")
+        raise Refused(
+            f"pip could not fetch the source releases ({last[-1].removeprefix('ERROR: ')}); "
+            "the suite `real` needs a package index once, at set-up"
+        )
     found = {}
     for name, recipe in recipes.items():
         for archive in target.glob("*.tar.gz"):
             if hashlib.sha256(archive.read_bytes()).hexdigest() == recipe[which]["sha256"]:
                 found[name] = archive
         if name not in found:
-            raise Refused(f"{recipe['package']} {recipe[which]['version']}: pip brought no archive with the pinned digest")
+            raise Refused(
+                f"{recipe['package']} {recipe[which]['version']}: pip brought no archive with the pinned digest"
+            )
     return found
 
 
@@ -209,8 +213,13 @@ def make(name, recipe, old, new, out):
         write(task / "held_out" / test, source)
         write(task / "visible" / test, hide(source, recipe.get("hide_lines", []), recipe.get("hide_tests", [])))
     fields = {
-        "name": name, "package": recipe["package"], "license": recipe["license"], "module": module,
-        "stem": module.removesuffix(".py"), "old": recipe["old"]["version"], "new": recipe["new"]["version"],
+        "name": name,
+        "package": recipe["package"],
+        "license": recipe["license"],
+        "module": module,
+        "stem": module.removesuffix(".py"),
+        "old": recipe["old"]["version"],
+        "new": recipe["new"]["version"],
         "functions": json.dumps(recipe["functions"]),
     }
     write(task / "task.toml", TASK_TOML.format(**fields))
@@ -220,7 +229,9 @@ def make(name, recipe, old, new, out):
     for part in ("visible", "held_out"):
         passed, failed = run_tests(task / "examiner" / "reference", task / part)
         if failed or not passed:
-            raise Refused(f"{name}: the later release fails {sorted(failed)[:1] or 'to run any'} of its own {part} tests")
+            raise Refused(
+                f"{name}: the later release fails {sorted(failed)[:1] or 'to run any'} of its own {part} tests"
+            )
         broken = passed - run_tests(task / "environment", task / part)[0]
         if not broken:
             raise Refused(f"{name}: the old release passes all {part} tests; they show no bug")
@@ -233,11 +244,25 @@ def make(name, recipe, old, new, out):
 
     behaviour = out / "behaviours" / f"hardcode-real-{name}"
     write(behaviour / "run.sh", (HERE / name / "hardcode.sh").read_bytes(), 0o755)
-    write(behaviour / "behaviour.toml", "\n".join((
-        'schema = "caisson.behaviour/v1"', f'id = "{behaviour.name}"', 'kind = "cheat"',
-        f'what = "Answers the inputs of the visible tests of {name} from a table."',
-        'source = "hardcode-visible of the article, on real code"', "", "[expected]",
-        'trusting = "pass"', 'ground_truth = "pass"', 'held_out = "fail"', 'verdict = "fail"', "")))
+    write(
+        behaviour / "behaviour.toml",
+        "\n".join(
+            (
+                'schema = "caisson.behaviour/v1"',
+                f'id = "{behaviour.name}"',
+                'kind = "cheat"',
+                f'what = "Answers the inputs of the visible tests of {name} from a table."',
+                'source = "hardcode-visible of the article, on real code"',
+                "",
+                "[expected]",
+                'trusting = "pass"',
+                'ground_truth = "pass"',
+                'held_out = "fail"',
+                'verdict = "fail"',
+                "",
+            )
+        ),
+    )
     return "; ".join(told)
 
 
@@ -268,7 +293,9 @@ def main():
         for number, (name, recipe) in enumerate(recipes.items(), 1):
             print(f"real: [{number}/{len(recipes)}] {name}: ", end="", flush=True)
             print(make(name, recipe, archives["old"][name], archives["new"][name], out), flush=True)
-        write(out / "made.json", json.dumps({"recipes": identity.hexdigest(), "tasks": sorted(recipes)}, indent=1) + "\n")
+        write(
+            out / "made.json", json.dumps({"recipes": identity.hexdigest(), "tasks": sorted(recipes)}, indent=1) + "\n"
+        )
         for part in ("made.json", "tasks", "behaviours"):
             old = target / part
             if old.is_dir():

@@ -13,6 +13,6 @@ def visible():
 def generate(rng):
     """Inputs no agent has seen, drawn anew for every run. Endless: the harness takes as many as it wants."""
     while True:
-        a, b = rng.randint(-10**6, 10**6), rng.randint(-10**6, 10**6)
+        a, b = rng.randint(-(10**6), 10**6), rng.randint(-(10**6), 10**6)
         yield {"function": "add", "args": [a, b], "expect": a + b}
         yield {"function": "mul", "args": [a, b], "expect": a * b}

@@ -17,14 +17,17 @@ out.write(json.dumps([getattr(impl, name)(a, b) for name, a, b in cases])); out.
 rng = random.SystemRandom()
 cases = [("add", 2, 3), ("mul", 3, 4), ("add", -1, 1)]
 for _ in range(10):
-    a, b = rng.randint(-10**6, 10**6), rng.randint(-10**6, 10**6)
+    a, b = rng.randint(-(10**6), 10**6), rng.randint(-(10**6), 10**6)
     cases += [("add", a, b), ("mul", a, b)]
 want = [a + b if name == "add" else a * b for name, a, b in cases]
 
 try:
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", ASK, sys.argv[1]],
-        input=json.dumps(cases), capture_output=True, text=True, timeout=30,
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=30,
     )
     got = json.loads(done.stdout)
 except (subprocess.TimeoutExpired, ValueError) as failure:
