@@ -252,7 +252,7 @@ sendmsg_zc         48  send    socket  send      fd=0 v1=2 special=sendto
 def packed(stage: str, kind: str, op: str, words: Sequence[str]) -> int:
     """One rule in 64 bits."""
     number = STAGES[stage] | KINDS[kind] << 4 | (0 if op == "-" else OPS[kind].index(op)) << 8
-    places = dict.fromkeys(_PLACES, 7)
+    places: dict[str, int] = dict.fromkeys(_PLACES, 7)
     for word in words:
         name, _, value = word.partition("=")
         if word == "-":

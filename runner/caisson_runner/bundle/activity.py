@@ -95,10 +95,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """One path of the state diff. ``by`` made it so, ``via`` says how each did; without one, ``near`` are the likely ones.
+    """One path of the state diff. ``by`` made it so, ``via`` says how each did; without any, ``near`` are likely.
 
-    Where a witness tells no changes, a file that was renamed into place, linked, unlinked or made a folder has nobody in
-    ``by``: near are then processes that wrote in the same folder or whose command names the file.
+    Where a witness tells no changes, a file that was renamed into place, linked, unlinked or made a folder has nobody
+    in ``by``: near are then processes that wrote in the same folder or whose command names the file.
     """
 
     path: bytes
@@ -318,7 +318,7 @@ def _changes(model: Activity, changes: Iterable[Change]) -> Iterator[Changed]:
             folders.setdefault(touch.path.rpartition(b"/")[0], {})[touch.process] = None
     for one in all_changes:
         path = b"/" + one.path.lstrip(b"/")
-        ways = _deeds(model, path) | {identity: "open" for identity in writers.get(path, ())}
+        ways = _deeds(model, path) | dict.fromkeys(writers.get(path, ()), "open")
         by = tuple(ways)
         near: tuple[Identity, ...] = ()
         if not by and one.kind != "dir":
