@@ -222,7 +222,7 @@ def test_a_lossless_box_waits_for_room_on_the_disk_and_then_loses_nothing(small_
     client.create("hog", ring_bytes=1 << 22)
     client.run("hog", [storm, "o", "20000", "1"])
     box = client.create("box", lossless=True, ring_bytes=1 << 20).box
-    process = client.start("box", [storm, "o", "15000", "1"])
+    process = client.start("box", [storm, "o", "25000", "1"])
     cgroup = Cgroup.open(Path(box.cgroup_path))
 
     def stands() -> bool:

@@ -367,11 +367,10 @@ def remove_pins(pins: Path) -> None:
     pins.rmdir()
 
 
-def end_with_parent() -> None:
+def end_with_parent(parent: int) -> None:
     """A daemon that is killed while it waits for us must find nothing half made later on."""
-    parent = os.getppid()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # it was killed before we came here
         os._exit(3)
 
 
@@ -384,8 +383,10 @@ def main() -> int:
     parser.add_argument("--tier", choices=TIERS, default=os.environ.get("CAISSON_TIER", "auto"))
     parser.add_argument("--cache", type=Path, help="folder to keep what was compiled in, under --key")
     parser.add_argument("--key", default="")
+    parser.add_argument("--parent", type=int, help="process to end with")
     options = parser.parse_args()
-    end_with_parent()
+    if options.parent:
+        end_with_parent(options.parent)
     try:
         cache = (options.cache, options.key) if options.cache else None
         manifest = load(options.sources, options.pins, options.level, options.tier, cache)

@@ -90,6 +90,7 @@ def load(layout: Layout) -> dict[str, Any]:
             return manifest
     command = [SYSTEM_PYTHON, "-I", str(places.loader()), "--sources", str(places.sources())]
     command += ["--pins", str(layout.pins), "--manifest", str(layout.manifest), "--level", str(layout.box_level)]
+    command += ["--parent", str(os.getpid())]
     command += ["--cache", str(kept), "--key", key] if kept is not None else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LOAD_TIMEOUT_S)
