@@ -153,13 +153,15 @@ async def test_a_run_that_begins_while_the_daemon_is_away_waits_for_it(second: D
     second.stop(signal.SIGKILL)
     back = threading.Timer(0.3, second.start)
     back.start()
-    async with witness.watch("late", Limits()) as watch:
-        process = subprocess.Popen(["/bin/sh", "-c", "read -r _; exec /bin/true"], stdin=subprocess.PIPE)
-        await watch.admit(process.pid)
-        process.communicate(b"\n", timeout=10)
-        evidence = await watch.seal()
-        assert sum(record.kind == Kind.EXEC for record in evidence.records()) == 1
-    back.join(30)
+    try:
+        async with witness.watch("late", Limits()) as watch:
+            process = subprocess.Popen(["/bin/sh", "-c", "read -r _; exec /bin/true"], stdin=subprocess.PIPE)
+            await watch.admit(process.pid)
+            process.communicate(b"\n", timeout=10)
+            evidence = await watch.seal()
+            assert sum(record.kind == Kind.EXEC for record in evidence.records()) == 1
+    finally:
+        back.join(60)
     assert evidence.detail.complete, evidence.detail.reason
 
 
