@@ -195,6 +195,8 @@ int fexit__open(u64 *ctx)
 		READ(flags, task_struct, task, flags);
 		if (!ring && !(flags & PF_IO_WORKER))
 			return 0;
+		if ((s64)HOOK_ARG(3) == -11)
+			return 0; /* EAGAIN: tried without waiting, and comes again from a worker */
 	}
 	held = claim_scratch();
 	if (!held) {
