@@ -124,7 +124,7 @@ def run(
     caisson-run run -p add-mul -a hardcode-visible --seed 7 --json
     caisson-run run -p add-mul -- sh -c 'sed -i "s/a - b/a + b/" impl.py'
     """
-    from caisson_runner.commands import run_command
+    from caisson_runner.commands.run import run_command
 
     sys.exit(run_command(task, agent, command, agent_dir, out, seed, witness, engine, docker_host, bases, as_json))
 
@@ -168,7 +168,7 @@ def suite(
     caisson-run suite article --engine docker
     caisson-run suite my-suite.toml -o out --resume
     """
-    from caisson_runner.commands import suite_command
+    from caisson_runner.commands.suite import suite_command
 
     chosen = (witness, engine, docker_host, bases)
     sys.exit(suite_command(name, parallel, attempts, include, exclude, limit, out, resume, *chosen, as_json))
@@ -193,7 +193,7 @@ def attach(
     caisson-run attach web
     caisson-run attach 4f1c09 --for 60 -o web-bundle
     """
-    from caisson_runner.commands import attach_command
+    from caisson_runner.commands.attach import attach_command
 
     sys.exit(attach_command(container, out, seconds, cgroup, docker_host, as_json))
 
@@ -213,7 +213,7 @@ def bundle_show(path: Path, everything: bool, as_json: bool) -> None:
     \b
     caisson-run bundle show caisson-out/latest/runs/E1-cheat-conftest
     """
-    from caisson_runner.commands import bundle_show_command
+    from caisson_runner.commands.bundle import bundle_show_command
 
     sys.exit(bundle_show_command(path, everything, as_json))
 
@@ -222,7 +222,7 @@ def bundle_show(path: Path, everything: bool, as_json: bool) -> None:
 @click.argument("path", type=click.Path(path_type=Path))
 def bundle_verify(path: Path) -> None:
     """Check every file of a bundle against its manifest; name the first that differs."""
-    from caisson_runner.commands import bundle_verify_command
+    from caisson_runner.commands.bundle import bundle_verify_command
 
     sys.exit(bundle_verify_command(path))
 
@@ -245,7 +245,7 @@ def snapshot_create(task: str | None, rootfs: Path | None, label: str, bases: Se
     caisson-run snapshot create -p scenarios/tasks/add-mul
     caisson-run snapshot create --rootfs ubuntu.tar --label ubuntu
     """
-    from caisson_runner.commands import snapshot_create_command
+    from caisson_runner.commands.snapshot import snapshot_create_command
 
     sys.exit(snapshot_create_command(task, rootfs, label, bases, as_json))
 
@@ -254,7 +254,7 @@ def snapshot_create(task: str | None, rootfs: Path | None, label: str, bases: Se
 @json_option
 def snapshot_list(as_json: bool) -> None:
     """List the snapshots kept here, with their sizes."""
-    from caisson_runner.commands import snapshot_list_command
+    from caisson_runner.commands.snapshot import snapshot_list_command
 
     sys.exit(snapshot_list_command(as_json))
 
@@ -271,7 +271,7 @@ def snapshot_prune(ids: Sequence[str], everything: bool, as_json: bool) -> None:
     caisson-run snapshot prune 3f2a9c
     caisson-run snapshot prune --all
     """
-    from caisson_runner.commands import snapshot_prune_command
+    from caisson_runner.commands.snapshot import snapshot_prune_command
 
     sys.exit(snapshot_prune_command(ids, everything, as_json))
 
@@ -280,7 +280,7 @@ def snapshot_prune(ids: Sequence[str], everything: bool, as_json: bool) -> None:
 @json_option
 def doctor(as_json: bool) -> None:
     """Say what this host offers, what is missing, what that costs and how to mend it."""
-    from caisson_runner.commands import doctor_command
+    from caisson_runner.commands.doctor import doctor_command
 
     sys.exit(doctor_command(as_json))
 

@@ -276,6 +276,13 @@ def test_run_steered(facts: Facts) -> Iterator[Finding]:
         yield _made("test-run-steered", VOID, text, facts, paths)
 
 
+def only_scripts(facts: Facts) -> Iterator[Finding]:
+    """Says how much a verdict weighs; about the task, so it is the same for every agent."""
+    if facts.task.extras.examiner is None:
+        text = "decided by scripts that ran beside the agent's code alone: this task has no examiner outside"
+        yield Finding("only-scripts", INFO, text)
+
+
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     visible_test_changed,
     verifier_touched,
@@ -288,6 +295,7 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     views_differ,
     record_incomplete,
     nothing_done,
+    only_scripts,
 )
 
 
