@@ -9,7 +9,9 @@ import ctypes
 import errno
 import mmap
 import os
+import resource
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -74,6 +76,8 @@ def pin(descriptor: int, path: Path) -> None:
 
 def create_ring(size: int) -> int:
     """A new ring of ``size`` bytes (a power of two, whole pages); the caller closes the descriptor."""
+    with suppress(ValueError, OSError):  # before 5.11 maps count as locked memory, 64 KiB by default
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     return _bpf(_MAP_CREATE, struct.pack("IIIII", _TYPE_RINGBUF, 0, 0, size, 0), f"ring of {size} bytes")
 
 
