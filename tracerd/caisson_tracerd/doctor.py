@@ -32,7 +32,7 @@ def examine(layout: Layout) -> list[Finding]:
     return [
         Finding("root", os.geteuid() == 0, f"uid {os.geteuid()}", "run with sudo, or as the systemd service"),
         Finding("machine", os.uname().machine == "x86_64", os.uname().machine, "use an x86-64 machine"),
-        Finding("kernel", _kernel() >= (5, 12), os.uname().release, "use Linux 5.12 or newer"),
+        Finding("kernel", _kernel() >= (5, 10), os.uname().release, "use Linux 5.10 or newer"),
         Finding("BTF", BTF.exists(), str(BTF), "use a kernel with CONFIG_DEBUG_INFO_BTF"),
         _bpftool(),
         _bcc(),
