@@ -13,6 +13,7 @@ Exit codes: 0 done; 3 refused, with one line on standard error.
 
 import argparse
 import ctypes
+import fcntl
 import hashlib
 import json
 import os
@@ -40,6 +41,7 @@ else:
 BTF = Path("/sys/kernel/btf/vmlinux")
 OVERLAY_BTF = Path("/sys/kernel/btf/overlay")
 API = 1
+TREES = "caisson-types-"
 TIERS = ("auto", "trampoline", "tracepoint")
 HOOKS = (
     "sys_enter", "sys_exit", "sched_process_fork", "sched_process_exec", "sched_process_exit", "inet_sock_set_state",
@@ -235,6 +237,23 @@ def fields_used(text: str) -> set[tuple[str, str]]:
     return {(owner, member) for owner, member in found if owner != "type"}
 
 
+def sweep_trees() -> None:
+    """Remove the source trees of loaders that were killed; a living loader holds a lock on its own."""
+    for tree in Path(tempfile.gettempdir()).glob(f"{TREES}*"):
+        try:
+            handle = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            if os.fstat(handle).st_uid == os.geteuid():
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(tree, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(handle)
+
+
 def load(
     sources: Path, pins: Path, level: int, tier: str = "auto", cache: tuple[Path, str] | None = None
 ) -> dict[str, Any]:
@@ -252,7 +271,10 @@ def load(
     if trial.tells_ancestors(trial.Kernel()):
         defines["CAISSON_ANCESTOR"] = 1
     tried = trial.try_all(btf) if tier != "tracepoint" else []
-    with tempfile.TemporaryDirectory(prefix="caisson-types-") as root:
+    sweep_trees()
+    with tempfile.TemporaryDirectory(prefix=TREES) as root:
+        in_use = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(in_use, fcntl.LOCK_EX)  # until this process ends: what nobody holds is a killed loader's
         os.environ["BCC_KERNEL_SOURCE"] = root
         try:
             from bcc import BPF  # pyright: ignore[reportMissingImports]
