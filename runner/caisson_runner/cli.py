@@ -211,7 +211,7 @@ def bundle_show(path: Path, everything: bool, as_json: bool) -> None:
     """Print what the agent did: processes, files written, tests touched, connects tried, the verdict.
 
     \b
-    caisson-run bundle show caisson-out/latest/runs/E1-cheat-conftest
+    caisson-run bundle show caisson-out/…/runs/E1-cheat-conftest
     """
     from caisson_runner.commands.bundle import bundle_show_command
 

@@ -21,7 +21,8 @@ def attach_command(
     if target.exists():
         raise OutExists(f"{target}: is there already; choose another --out or remove it")
     host = docker_host or (os.environ.get("DOCKER_HOST", "") if os.geteuid() == 0 and container else "")
-    say(f"attaching to {container or cgroup}; it ends with the container" + ("" if seconds_ else ", or with Ctrl-C"))
+    after = f", after {seconds_:g} s" if seconds_ else ""
+    say(f"attaching to {container or cgroup}; it ends with the container{after}, or with Ctrl-C")
     found = finish(record(target, container, cgroup=cgroup, docker_host=host, seconds=seconds_))
     if as_json:
         emit({"bundle": str(target), **found})

@@ -87,7 +87,7 @@ def suite_command(
             raise OutExists(f"{folder}: is not empty; use --resume to go on there, or another --out")
         runs = suites.plan(suite, attempts, include, exclude, limit)
         if not runs:
-            raise BadOption("no run is left after -i, -x and -l; `caisson-run suite NAME --json` lists the ids")
+            raise BadOption("no run is left after -i, -x and -l; ids are as in E1-cheat-conftest")
         suites.write_plan(folder, suite, runs)
     kept = {run.id: result for run in runs if (result := suites.done(folder, run)) is not None}
     todo = [run for run in runs if run.id not in kept]
