@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from caisson_runner.witness import Watch
@@ -77,13 +78,13 @@ def holder_of(inode: int) -> int:
     """The shell that waits: the youngest process called sh that has the pipe open."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if (folder / "comm").read_text() == "sh\n" and any(
-                link.readlink().name == f"pipe:[{inode}]" for link in (folder / "fd").iterdir()
-            ):
-                found.append(int(folder.name))
-        except OSError:
-            continue
+        with suppress(OSError):
+            if (folder / "comm").read_text() != "sh\n":
+                continue
+            for link in (folder / "fd").iterdir():
+                with suppress(OSError):  # the shell still closes others after it said that it waits
+                    if link.readlink().name == f"pipe:[{inode}]":
+                        found.append(int(folder.name))
     assert found
     return max(found)
 
