@@ -15,10 +15,9 @@ import pytest
 from caisson_runner.boxes.store import Store
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "witness")]
-from docker_daemon import Dockerd, dockerd, why_not  # noqa: E402
+from docker_daemon import IMAGE, Dockerd, dockerd, why_not  # noqa: E402
 from witness_daemon import Daemon  # noqa: E402
 
-IMAGE = "caisson-test-busybox:1"
 BUSYBOX = Path("/bin/busybox")
 
 

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+IMAGE = "caisson-test-busybox:1"
+"""Made from this host's busybox by the fixture `client`."""
 
 
 def why_not() -> str:

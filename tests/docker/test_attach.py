@@ -26,7 +26,7 @@ from caisson_tracerd import attach as daemon_side
 from caisson_tracerd.cgroup import Cgroup, Limits, v2_root
 from caisson_tracerd.errors import NotYours, UsageError
 from caisson_tracerd.layout import Layout
-from conftest import IMAGE
+from docker_daemon import IMAGE
 
 pytestmark = [pytest.mark.docker, pytest.mark.root, pytest.mark.bpf]
 LOOP = "exec 7</bin/busybox; while :; do /bin/busybox cat /etc/hosts >/dev/null; /bin/busybox usleep 50000; done"

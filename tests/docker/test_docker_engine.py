@@ -202,7 +202,7 @@ async def test_killed_runner_leaves_no_container_process_or_cgroup(daemon, clien
 
 async def test_containers_that_never_came_to_run_are_swept_by_the_next_runner(daemon, client, store):
     from caisson_runner.boxes.docker import LABEL_NAMESPACE, LABEL_OWNER, LABEL_UID, DockerEngine
-    from conftest import IMAGE
+    from docker_daemon import IMAGE
 
     here = str(Path("/proc/self/ns/pid").stat().st_ino)
 

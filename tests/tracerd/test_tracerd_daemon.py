@@ -22,7 +22,7 @@ from caisson_proto.record import Kind, decode, strip_ring
 from caisson_tracerd.layout import is_bpffs, sources
 
 if TYPE_CHECKING:
-    from conftest import Client, Daemon
+    from tracerd_rig import Client, Daemon
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf]
 
@@ -41,16 +41,22 @@ def refused(problem: pytest.ExceptionInfo[grpc.RpcError]) -> tuple[grpc.StatusCo
 @pytest.fixture
 def second(daemon: Daemon) -> Iterator[Daemon]:
     """A daemon of the test's own, to be killed or told to end."""
-    import conftest
+    import tracerd_rig
 
-    made = conftest.make_daemon("second")
+    made = tracerd_rig.make_daemon("second")
     yield made
     made.remove()
 
 
-def test_the_law_of_conservation_holds_when_a_ring_overflows(client: Client) -> None:
+def test_the_law_of_conservation_holds_when_a_ring_overflows(daemon: Daemon, client: Client) -> None:
     client.create("small", ring_bytes=1 << 16)
-    client.run("small", flood(60_000))
+    assert daemon.process is not None
+    process = client.start("small", flood(60_000))
+    daemon.process.send_signal(signal.SIGSTOP)  # nobody drains: the ring must overflow
+    try:
+        process.communicate(timeout=60)
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
     counts = client.seal("small")
     records = client.records("small")
     for kind in Kind:
@@ -328,7 +334,7 @@ def as_nobody(daemon: Daemon, code: str, *args: str) -> subprocess.CompletedProc
     head = f"""
 import sys; sys.path[:0] = {[*sys.path, str(Path(__file__).parent)]!r}
 import os
-from conftest import Client; from pathlib import Path; import grpc, signal, subprocess
+from tracerd_rig import Client; from pathlib import Path; import grpc, signal, subprocess
 from caisson_proto import tracerd_pb2 as pb
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})  # last: a plain user may not read where we are installed
 run = Path({str(daemon.run_dir)!r})

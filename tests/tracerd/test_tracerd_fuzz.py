@@ -16,12 +16,12 @@ from caisson_proto import tracerd_pb2 as pb
 from caisson_proto.record import Kind, Record, RecordError, Tag, decode, encode, strip_ring
 from caisson_runner.witness import WitnessLost
 from caisson_runner.witness.ebpf import Journal
-from conftest import NOBODY
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tracerd_rig import NOBODY
 
 if TYPE_CHECKING:
-    from conftest import Client, Daemon
+    from tracerd_rig import Client, Daemon
 
 pytestmark = [pytest.mark.fuzz]
 SECONDS = float(os.environ.get("CAISSON_FUZZ_SECONDS", "0"))

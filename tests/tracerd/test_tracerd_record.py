@@ -17,7 +17,7 @@ from caisson_proto.record import Flag, Kind, Record
 from caisson_tracerd.loader import all_types
 
 if TYPE_CHECKING:
-    from conftest import Client
+    from tracerd_rig import Client
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf]
 

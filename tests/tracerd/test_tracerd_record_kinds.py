@@ -17,7 +17,7 @@ from caisson_proto.record import ChangeOp, CrossOp, Flag, Kind, LookOp, PassOp, 
 from caisson_tracerd import rules
 
 if TYPE_CHECKING:
-    from conftest import Client
+    from tracerd_rig import Client
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf]
 

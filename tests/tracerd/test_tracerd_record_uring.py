@@ -13,7 +13,7 @@ import pytest
 from caisson_proto.record import ChangeOp, Flag, Kind, PassOp, Record, SocketOp
 
 if TYPE_CHECKING:
-    from conftest import Client
+    from tracerd_rig import Client
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf]
 

@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import conftest
 import grpc
 import pytest
+import tracerd_rig
 from caisson_proto import tracerd_pb2 as pb
 from caisson_proto.record import Kind, decode, strip_ring
 from caisson_runner.witness import Limits
@@ -30,7 +30,7 @@ from caisson_tracerd.process import look
 from storm import assert_conserved, build, dropped
 
 if TYPE_CHECKING:
-    from conftest import Client, Daemon
+    from tracerd_rig import Client, Daemon
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf]
 CORES = os.cpu_count() or 1
@@ -45,7 +45,7 @@ def storm(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def hardy(daemon: Daemon) -> Iterator[Daemon]:
     """A daemon of this file's own, killed and started many times with its pins in place."""
-    made = conftest.make_daemon("restart")
+    made = tracerd_rig.make_daemon("restart")
     yield made
     made.remove()
 
@@ -63,7 +63,7 @@ def second(hardy: Daemon) -> Iterator[Daemon]:
     client.channel.close()
 
 
-class SmallDisk(conftest.Daemon):
+class SmallDisk(tracerd_rig.Daemon):
     """A daemon whose state lies on a tmpfs of its own, in a mount namespace of its own."""
 
     size = "6M"
@@ -80,7 +80,7 @@ class SmallDisk(conftest.Daemon):
 
 @pytest.fixture(scope="module")
 def small_disk(daemon: Daemon) -> Iterator[SmallDisk]:
-    like = conftest.make_daemon("disk")
+    like = tracerd_rig.make_daemon("disk")
     made = SmallDisk(like.root, like.cgroup_parent, ("--unload-on-exit",))
     made.start()
     yield made
@@ -383,7 +383,7 @@ def owner_of_a_box(daemon: Daemon, name: str) -> subprocess.Popen[bytes]:
 import os, sys, time
 sys.path[:0] = {[*sys.path, str(Path(__file__).parent)]!r}
 from pathlib import Path
-from conftest import Client
+from tracerd_rig import Client
 from caisson_proto import tracerd_pb2 as pb
 from caisson_tracerd.process import look
 client = Client(Path({str(daemon.run_dir / "0" / "tracerd.sock")!r}))
@@ -422,7 +422,7 @@ def test_the_box_of_a_runner_that_was_killed_while_no_daemon_ran_goes_at_the_nex
 
 
 def test_the_loader_does_not_outlive_a_daemon_killed_while_it_loads(daemon: Daemon) -> None:
-    made = conftest.make_daemon("orphan", "--unload-on-exit")
+    made = tracerd_rig.make_daemon("orphan", "--unload-on-exit")
     compiling = {**os.environ, "CAISSON_CACHE": ""}
     process = subprocess.Popen(made.command("serve"), stderr=subprocess.DEVNULL, env=compiling)
     try:

@@ -12,18 +12,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import conftest
 import grpc
 import pytest
+import tracerd_rig
 from caisson_proto import tracerd_pb2 as pb
 from caisson_proto import tracerd_pb2_grpc as rpc
 from caisson_proto.record import Kind
 from caisson_tracerd.cgroup import v2_root
-from conftest import NOBODY, Client
 from storm import assert_conserved, dropped
+from tracerd_rig import NOBODY, Client
 
 if TYPE_CHECKING:
-    from conftest import Daemon
+    from tracerd_rig import Daemon
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf]
 Code = grpc.StatusCode
@@ -72,7 +72,7 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def guarded(daemon: Daemon, papers: Path, port: int) -> Iterator[Daemon]:
-    made = conftest.make_daemon(
+    made = tracerd_rig.make_daemon(
         "guarded", "--allow=nobody", f"--listen=127.0.0.1:{port}", f"--tls-cert={papers}/server.pem",
         f"--tls-key={papers}/server.key", f"--tls-ca={papers}/ca.pem", "--tls-user=runner.test=nobody",
     )  # fmt: skip

@@ -17,7 +17,7 @@ from caisson_tracerd.cgroup import Cgroup
 from storm import assert_conserved, build, dropped
 
 if TYPE_CHECKING:
-    from conftest import Client, Daemon
+    from tracerd_rig import Client, Daemon
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf]
 CORES = os.cpu_count() or 1
@@ -30,9 +30,9 @@ def storm(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def second(daemon: Daemon) -> Iterator[Daemon]:
-    import conftest
+    import tracerd_rig
 
-    made = conftest.make_daemon("storm")
+    made = tracerd_rig.make_daemon("storm")
     yield made
     made.remove()
 

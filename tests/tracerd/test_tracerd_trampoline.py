@@ -15,10 +15,10 @@ from caisson_proto import tracerd_pb2 as pb
 from caisson_proto.record import ChangeOp, Flag, Kind
 from caisson_tracerd import layout, trial
 from caisson_tracerd.pins import SYSTEM_PYTHON
-from conftest import why_no_trampoline, why_not
+from tracerd_rig import why_no_trampoline, why_not
 
 if TYPE_CHECKING:
-    from conftest import Client
+    from tracerd_rig import Client
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf]
 
