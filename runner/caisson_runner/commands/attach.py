@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from caisson_runner.commands.common import OUT, OutExists, emit, finish, say, stamp
+from caisson_runner.commands.common import OUT, OutExists, emit, finish, program, say, stamp
 
 
 def attach_command(
@@ -31,5 +31,5 @@ def attach_command(
 
     for line in lines_of(found, everything=False):
         print(line)
-    print(f"evidence      {target}  (caisson-run bundle show {target})")
+    print(f"evidence      {target}  ({program()} bundle show {target})")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Coroutine
 from datetime import datetime
@@ -48,6 +49,15 @@ def emit(document: object) -> None:
 def say(text: str) -> None:
     """Tell the person one line, on stderr."""
     print(one_line(text), file=sys.stderr, flush=True)
+
+
+def program() -> str:
+    """How this command can be called again from here: by name when it is on PATH, else by its place."""
+    name = Path(sys.argv[0])
+    if name.name != "caisson-run" or shutil.which("caisson-run") is not None:
+        return "caisson-run"
+    here = name.absolute()
+    return str(here.relative_to(Path.cwd())) if here.is_relative_to(Path.cwd()) else str(here)
 
 
 def stamp() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from caisson_runner.commands.common import OUT, WORD_CODES, OutExists, emit, finish, result_json, say, stamp
+from caisson_runner.commands.common import OUT, WORD_CODES, OutExists, emit, finish, program, result_json, say, stamp
 from caisson_runner.report.text import printable
 from caisson_runner.results import Result
 
@@ -59,5 +59,5 @@ def run_command(
         print(f"trusting      {word(result.trusting)}")
         print(f"ground truth  {word(result.ground_truth)}")
         print(f"held-out      {word(result.held_out)} (seed {result.seed})")
-        print(f"evidence      {result.bundle}  (caisson-run bundle show {result.bundle})")
+        print(f"evidence      {result.bundle}  ({program()} bundle show {result.bundle})")
     return WORD_CODES[result.word]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from caisson_runner.commands.common import OUT, OutExists, emit, finish, result_json, say, stamp
+from caisson_runner.commands.common import OUT, OutExists, emit, finish, program, result_json, say, stamp
 from caisson_runner.report.text import printable, seconds
 from caisson_runner.results import Result
 
@@ -139,7 +139,7 @@ def suite_command(
             print_table(table)
         rate = f", {60 * len(made) / took:.0f} runs a minute" if made and took > 0 else ""
         print(f"{len(made)} runs made in {seconds(took)}{rate}; witness: {', '.join(witnesses)}")
-        print(f"evidence: {folder}/runs/*  (caisson-run bundle show {folder}/runs/{runs[-1].id})")
+        print(f"evidence: {folder}/runs/*  ({program()} bundle show {folder}/runs/{runs[-1].id})")
     for line in surprises:
         say(f"not as the suite expects: {line}")
     if any(result.word == "infra" for result in results):

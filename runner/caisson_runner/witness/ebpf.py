@@ -98,7 +98,7 @@ def ask(path: Path, timeout_s: float = 2.0) -> Info:
         except OSError as error:
             why = "no such socket" if isinstance(error, FileNotFoundError) else error.strerror or "no answer"
             raise DaemonDown(
-                f"no tracerd answers on {path} ({why}): start `tracerd serve` as root, or use --witness strace"
+                f"no tracerd answers on {path} ({why}): start `tracerd serve` as root; runs can take --witness strace"
             ) from None
     import grpc
     from caisson_proto import tracerd_pb2, tracerd_pb2_grpc
