@@ -20,7 +20,7 @@ if [ "$(id -u)" -eq 0 ] && ! "$bin/tracerd" status >/dev/null 2>&1; then
   tries=0
   until "$bin/tracerd" status >/dev/null 2>&1; do
     tries=$((tries + 1))
-    if ! kill -0 "$daemon" 2>/dev/null || [ "$tries" -ge 100 ]; then
+    if ! kill -0 "$daemon" 2>/dev/null || [ "$tries" -ge 200 ]; then
       echo "demo: tracerd did not become ready; going on without it. Its last words:"; tail -n 3 caisson-out/tracerd.log
       finish
       break
