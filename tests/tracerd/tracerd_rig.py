@@ -161,7 +161,9 @@ class Client:
         self.create(box_id)
         try:
             self.run(box_id, argv, **options)
-            self.seal(box_id)
+            counts = self.seal(box_id)
+            lost = {kind: str(one) for kind, one in counts.items() if one.dropped_ring or one.dropped_map}
+            assert not lost, lost
             return self.records(box_id)
         finally:
             self.drop(box_id)
