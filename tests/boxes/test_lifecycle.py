@@ -276,6 +276,7 @@ async def test_next_runner_sweeps_what_a_power_cut_left(tmp_path, root):
         cgroup = str(made.path)
     (dead / "owner.json").write_text(f'{{"owner": "00000000-1-1", "snapshot": "x", "cgroup": "{cgroup}"}}')
     (store.home / "layers/.new-00000000-1-1-abc").mkdir()
+    (store.home / "boxes/.new-00000000-1-1-half").mkdir()
     (store.home / "boxes/alive").mkdir()
     owner.write(store.home / "boxes/alive", "x", "")
     async with LocalEngine(store) as engine:

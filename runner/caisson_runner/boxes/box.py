@@ -72,14 +72,7 @@ class LocalBox:
         self._disk = self.folder
         """Where the writable layer lies when it lies on disk."""
         self._warming: asyncio.Task[None] | None = None
-        try:
-            self.folder.mkdir()
-        except FileExistsError:
-            raise RequestError(f"a box {self.id!r} exists; choose another id, or end that run") from None
-
-    def claim(self) -> None:
-        """Say in the box's folder whose it is. (Until then a sweep takes the folder for a young one.)"""
-        owner.write(self.folder, self.snapshot.id, "")
+        owner.claim(self.folder, snapshot.id)
 
     async def join_cgroup(self, given: Path | None, rootless: bool) -> None:
         """Use the witness's cgroup, or as root make one."""

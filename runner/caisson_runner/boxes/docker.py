@@ -145,7 +145,6 @@ class DockerEngine:
         await self._image(snapshot)
         box = DockerBox(self.store, snapshot, box_id, limits, tuple(binds), docker)
         try:
-            box.claim()
             parent = await asyncio.to_thread(box.make_parent, cgroup, daemon.systemd_cgroups)
             options = self._options(box, "" if daemon.systemd_cgroups else parent, daemon)
             await uncancelled(_create(docker, box, options))

@@ -120,7 +120,6 @@ class LocalEngine:
                     feeding = asyncio.create_task(asyncio.to_thread(feed, state, writer))
                 else:
                     keeper.fork(spec, descriptors)
-            box.claim()
             await box.join_cgroup(cgroup, self.rootless)
             answer = await box.holder.up
             if feeding is not None:

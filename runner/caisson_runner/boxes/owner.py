@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from caisson_runner.boxes.errors import RequestError
 from caisson_runner.boxes.holder.tree import remove
 
 
@@ -65,15 +67,32 @@ class BoxRecord:
 
 
 def write(folder: Path, snapshot: str, cgroup: str) -> None:
-    """Say who owns the box whose folder this is."""
+    """Say who owns the box whose folder this is; whole at any moment, since others read it to sweep."""
     text = json.dumps({"owner": mark(), "snapshot": snapshot, "cgroup": cgroup})
-    (folder / "owner.json").write_text(text)
+    (folder / "owner.new").write_text(text)
+    (folder / "owner.new").rename(folder / "owner.json")
+
+
+def claim(folder: Path, snapshot: str) -> None:
+    """Make a box's folder, with its owner in it from the first moment. RequestError when there is one already."""
+    work = folder.with_name(f".new-{mark()}-{folder.name}")
+    work.mkdir()
+    try:
+        write(work, snapshot, "")
+        work.rename(folder)
+    except OSError as problem:
+        remove(str(work))
+        if problem.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise RequestError(f"a box {folder.name!r} exists; choose another id, or end that run") from None
+        raise
 
 
 def boxes(home: Path) -> list[BoxRecord]:
     """Every box folder of a store. One without a readable owner counts as ownerless."""
     found: list[BoxRecord] = []
     for folder in sorted((home / "boxes").iterdir()):
+        if folder.name.startswith("."):
+            continue
         try:
             fields = json.loads((folder / "owner.json").read_text())
             record = BoxRecord(folder.name, folder, fields["owner"], fields["snapshot"], fields["cgroup"])
@@ -90,7 +109,7 @@ def sweep(home: Path) -> list[str]:
     """
     swept: list[str] = []
     for record in boxes(home):
-        if record.alive or (not record.mark and _young(record.folder)):
+        if record.alive:
             continue
         if record.cgroup and Path(record.cgroup).is_dir():
             from caisson_tracerd.cgroup import Cgroup
@@ -100,20 +119,10 @@ def sweep(home: Path) -> list[str]:
             leftover.remove()
         remove(str(record.folder))
         swept.append(record.id)
-    for kind in ("layers", "snapshots"):
+    for kind in ("layers", "snapshots", "boxes"):
         for folder in (home / kind).glob(".new-*"):
             if not alive(folder.name.removeprefix(".new-")):
                 remove(str(folder))
         for folder in (home / kind).glob(".old-*"):
             remove(str(folder))
     return swept
-
-
-def _young(folder: Path) -> bool:
-    """A box folder is made a moment before its owner is written into it."""
-    import time
-
-    try:
-        return time.time() - folder.stat().st_mtime < 60
-    except OSError:
-        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -144,9 +145,11 @@ def _check_links(root: Path) -> None:
         if not path.is_symlink():
             continue
         try:
-            target = path.resolve()
-        except (OSError, RuntimeError):
-            raise TaskMalformed(path, "", "this link leads round in a circle") from None
+            path.stat()
+        except OSError as problem:
+            if problem.errno == errno.ELOOP:
+                raise TaskMalformed(path, "", "this link leads round in a circle") from None
+        target = path.resolve()
         if not target.is_relative_to(top):
             raise TaskMalformed(path, "", "this link leaves the task directory")
         if path.absolute().is_relative_to(root.absolute() / "environment"):
