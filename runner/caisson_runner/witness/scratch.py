@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +27,20 @@ def sweep() -> None:
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}r*"):
         with suppress(OSError):
             if owner_is_gone(left.name.removeprefix(_PREFIX)) and left.lstat().st_uid == os.getuid():
+                end_strays(left)
                 shutil.rmtree(left, ignore_errors=True)
+
+
+def end_strays(folder: Path) -> None:
+    """Ends this user's processes that were told to write into a watch's folder, once that watch is over.
+
+    strace's own child stops itself before its first exec; when strace is killed just then, nobody else ends it.
+    """
+    told = b"\0-o\0" + os.fsencode(folder) + b"/"
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if told in (process / "cmdline").read_bytes() and process.stat().st_uid == os.getuid():
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def owner() -> str:

@@ -25,7 +25,7 @@ from caisson_proto.record import Record, encode
 
 from caisson_runner.witness.coverage import Counts, Coverage
 from caisson_runner.witness.errors import WitnessError
-from caisson_runner.witness.scratch import scratch, start_ticks
+from caisson_runner.witness.scratch import end_strays, scratch, start_ticks
 from caisson_runner.witness.seam import Evidence, Limits, boot_wall_ns
 from caisson_runner.witness.strace_lines import CALLS, read_line
 from caisson_runner.witness.strace_records import Process, Reading
@@ -75,6 +75,7 @@ class StraceWitness:
                 yield watch
             finally:
                 watch.close()
+                end_strays(folder)
 
 
 class StraceWatch:
