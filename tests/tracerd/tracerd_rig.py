@@ -110,6 +110,15 @@ class Daemon:
         return Client(self.run_dir / str(uid) / "tracerd.sock", self.tier)
 
 
+def wait_until_it_reads(process: subprocess.Popen[bytes]) -> None:
+    """Until the gate's shell waits for its line: what it opened to come so far is not the box's doing."""
+    call = Path(f"/proc/{process.pid}/syscall")
+    deadline = time.monotonic() + 10 * SLOW
+    while not call.read_bytes().startswith(b"0 0x0 "):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.0005)
+
+
 class Client:
     """What a runner does with the daemon."""
 
@@ -123,15 +132,24 @@ class Client:
 
     def start(self, box_id: str, argv: Sequence[str | bytes], **options: object) -> subprocess.Popen[bytes]:
         """A command that waited at a gate, was admitted, and runs."""
+        process = self.hold(box_id, argv, **options)
+        self.go(process)
+        return process
+
+    def hold(self, box_id: str, argv: Sequence[str | bytes], **options: object) -> subprocess.Popen[bytes]:
+        """A command that is admitted and stands at its gate."""
         gate = ["/bin/sh", "-c", 'read -r _; exec "$@"', "sh", *argv]
         options = {"stdout": subprocess.PIPE, **options}
         process = subprocess.Popen(gate, stdin=subprocess.PIPE, **options)
+        wait_until_it_reads(process)
         self.stub.Admit(pb.AdmitRequest(id=box_id, pid=process.pid), timeout=10 * SLOW)
+        return process
+
+    def go(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
         process.stdin.write(b"go\n")
         process.stdin.close()
         process.stdin = None
-        return process
 
     def run(self, box_id: str, argv: Sequence[str | bytes], **options: object) -> subprocess.CompletedProcess[bytes]:
         process = self.start(box_id, argv, **options)
