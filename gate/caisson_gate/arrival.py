@@ -20,7 +20,7 @@ class Arrival:
     src_port: int
     """In the box; with the witness's connect records it leads to a pid (a hint, never policy)."""
     dst: tuple[str, int]
-    """Where the box wanted to go: canonical address text (an IPv4 address inside a mapped IPv6 one is IPv4) and port."""
+    """Where the box wanted to go: canonical address text (mapped IPv6 is shown as IPv4) and port."""
     name_dns: str | None
     """The name whose synthetic address ``dst`` is; None for an address the gate never gave out."""
     name_sni: str | None
