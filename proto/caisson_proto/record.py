@@ -25,6 +25,7 @@ API: Final = 1
 FIXED: Final = struct.Struct("<IHHQQQQQIIIIIiII16s6Q")
 """``struct caisson_rec``, 144 bytes."""
 
+_HEAD: Final = struct.Struct("<IHHQQQQQI")
 FIELD: Final = struct.Struct("<HHI")
 RING_HEADER: Final = struct.Struct("<II")
 
@@ -35,6 +36,10 @@ RING_BUSY: Final = 1 << 31
 RING_DISCARD: Final = 1 << 30
 FIELD_CUT: Final = 1
 """Bit of a field's own flags: this field is shorter than the truth. A cut walk has lost the names next to the root."""
+
+
+Head = tuple[int, int, int, int, int]
+"""Of one record in a buffer: where it begins, its size, its sequence number, its time in ns, its pid."""
 
 
 class RecordError(ValueError):
@@ -367,6 +372,24 @@ def decode_chunks(chunks: Iterable[bytes]) -> Iterator[Record]:
         rest = bytes(view[at:])
     if rest:
         raise RecordError(offset, f"ends after {len(rest)} bytes")
+
+
+def heads(buffer: bytes | bytearray | memoryview, *, position: int = 0, offset: int = 0) -> Iterator[Head]:
+    """Where each whole record of a canonical buffer lies, and what one picks records by, without reading the rest.
+
+    Ends before a record whose end is not in the buffer. ``position`` and ``offset`` as for `decode`.
+    """
+    view = memoryview(buffer).cast("B")
+    at, end = 0, len(view)
+    while end - at >= _HEAD.size:
+        size, _kind, _nfields, seq, time_ns, _start, _parent_start, _cgroup, pid = _HEAD.unpack_from(view, at)
+        if size < FIXED.size or size > MAX_RECORD or size % 8:
+            _whole(view, at, offset)
+        if size > end - at:
+            return
+        position += 1
+        yield at, size, seq or position, time_ns, pid
+        at += size
 
 
 def encode(record: Record) -> bytes:

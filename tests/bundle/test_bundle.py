@@ -48,7 +48,7 @@ def make(target: Path) -> Bundle:
 
 def test_bundle_gives_back_what_was_put_in(tmp_path: Path) -> None:
     bundle = make(tmp_path / "b")
-    assert bundle.verify() == 6
+    assert bundle.verify() == 7
     assert bundle.json("run.json") == {"id": "r1", "n": 1}
     assert [one.pid for one in bundle.records()] == list(range(100))
     assert [one.seq for one in bundle.records()] == list(range(1, 101))
@@ -71,8 +71,8 @@ class Damage:
 @pytest.mark.parametrize(
     "damage",
     [
-        Damage(lambda b: (b / "run.json").write_bytes(b'{"id": "r2"}'), "run.json", "bytes"),
-        Damage(lambda b: (b / EVENTS).write_bytes((b / EVENTS).read_bytes()[:-1] + b"\0"), EVENTS, "sha256"),
+        Damage(lambda b: (b / "run.json").write_bytes(b'{"id": "r2"}'), "run.json", "changed"),
+        Damage(lambda b: (b / EVENTS).write_bytes((b / EVENTS).read_bytes()[:-1] + b"\0"), EVENTS, "is now 0x00"),
         Damage(lambda b: (b / "logs/agent.stdout").unlink(), "logs/agent.stdout", "missing"),
         Damage(lambda b: (b / "extra").touch(), "extra", "not in its manifest"),
         Damage(lambda b: (b / "z").symlink_to("/etc/passwd"), "z", "neither"),

@@ -20,12 +20,12 @@ from caisson_runner.bundle.activity import Activity, activity
 from caisson_runner.bundle.canonical import dumps, escape, loads, unescape
 from caisson_runner.bundle.errors import BundleDamaged, BundleError
 from caisson_runner.bundle.reader import Bundle, StoredChange
+from caisson_runner.bundle.recording import EVENTS
 from caisson_runner.bundle.render import as_json, text_of
 from caisson_runner.bundle.show import model_of, render, show, summary_json
 from caisson_runner.bundle.writer import (
     COVERAGE,
     DIFF,
-    EVENTS,
     MANIFEST,
     RUN,
     UPPER,

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import zstandard
-from caisson_proto.record import Record, RecordError, decode_chunks
+from caisson_proto.record import Record, RecordError
 
 from caisson_runner.bundle.canonical import loads, unescape
+from caisson_runner.bundle.digests import Entry, first_difference, sha256_of
 from caisson_runner.bundle.errors import BundleDamaged, BundleError
-from caisson_runner.bundle.writer import DIFF, EVENTS, FORMAT, MANIFEST, check_name, digest, list_files
+from caisson_runner.bundle.recording import EVENTS, INDEX, Index, Wanted, read_record
+from caisson_runner.bundle.writer import DIFF, FORMAT, MANIFEST, check_name, list_files
 
-_CHUNK: Final = 1 << 20
-_MAX_WINDOW: Final = 1 << 27
+OLD: Final = ("caisson.bundle/v1",)
+"""Forms that were, of unsigned bundles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,10 @@ class StoredChange:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """An opened bundle. ``files`` is the manifest's table: name to sha256 and size."""
+    """An opened bundle. ``files`` is the manifest's table."""
 
     root: Path
-    files: dict[str, dict[str, Any]]
+    files: dict[str, Entry]
 
     @classmethod
     def open(cls, root: Path, *, verify: bool = False) -> Bundle:
@@ -45,19 +46,12 @@ class Bundle:
             manifest = loads((root / MANIFEST).read_bytes(), f"{root}/{MANIFEST}")
         except OSError as error:
             raise BundleError(f"{root} is no bundle: {MANIFEST} cannot be read ({error.strerror})") from None
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        form = manifest.get("format") if isinstance(manifest, dict) else None
+        if form in OLD:
+            raise BundleError(f"{root} is a bundle of the older form {form}: read it with the caisson-run that made it")
+        if form != FORMAT:
             raise BundleError(f"{root} is no bundle of the form {FORMAT}: use the caisson-run that made it")
-        files = manifest.get("files")
-        if not isinstance(files, dict) or set(manifest) != {"format", "files"}:
-            raise BundleDamaged(f"{MANIFEST} of {root} has no table of files", MANIFEST)
-        for name, entry in files.items():
-            try:
-                check_name(name)
-            except BundleError as error:
-                raise BundleDamaged(f"{MANIFEST} of {root}: {error}", MANIFEST) from None
-            if not _is_entry(entry):
-                raise BundleDamaged(f"{MANIFEST} of {root} has no digest and size for {name}", MANIFEST)
-        bundle = cls(root, files)
+        bundle = cls(root, _table(manifest, root))
         if verify:
             bundle.verify()
         return bundle
@@ -68,8 +62,6 @@ class Bundle:
         Raises `BundleDamaged` with the first file, by name, that differs, is missing or is not in the manifest."""
         try:
             there = set(list_files(self.root)) - {MANIFEST}
-        except BundleDamaged:
-            raise
         except BundleError as error:
             raise BundleDamaged(str(error), str(error).partition(" in ")[0]) from None
         for name in sorted(there | set(self.files)):
@@ -77,15 +69,10 @@ class Bundle:
                 raise BundleDamaged(f"{name} is in the bundle {self.root} but not in its manifest", name)
             if name not in there:
                 raise BundleDamaged(f"{name} is missing from the bundle {self.root}", name)
-            wanted, found = self.files[name], digest(self.root / name)
-            if found["size"] != wanted["size"]:
-                raise BundleDamaged(
-                    f"{name} was changed: it has {found['size']} bytes, its manifest says {wanted['size']}", name
-                )
-            if found["sha256"] != wanted["sha256"]:
-                raise BundleDamaged(
-                    f"{name} was changed: its sha256 is {found['sha256']}, its manifest says {wanted['sha256']}", name
-                )
+            with (self.root / name).open("rb") as file:
+                if sha256_of(file) != (self.files[name].sha256, self.files[name].size):
+                    where = first_difference(file, self.files[name])
+                    raise BundleDamaged(f"{name} was changed: {where}", name)
         return len(self.files)
 
     def has(self, name: str) -> bool:
@@ -102,15 +89,35 @@ class Bundle:
     def json(self, name: str) -> Any:
         return loads(self.read(name), name)
 
-    def records(self) -> Iterator[Record]:
-        """The record from its first event on, in bounded memory. A bundle without a witness has none."""
+    def index(self) -> Index:
+        """Where in the record what lies. Of a bundle without a witness it is empty."""
         if EVENTS not in self.files:
+            return Index(())
+        return Index.parse(self.json(INDEX))
+
+    def records(self, start: int = 0, end: int | None = None, pid: int | None = None, seq: int = 0) -> Iterator[Record]:
+        """The record in its order, one at a time and in bounded memory; only what is wanted of it is unpacked.
+
+        Wanted are events from time ``start`` to before ``end`` (CLOCK_BOOTTIME ns), of process ``pid``, with sequence
+        numbers from ``seq`` on. A bundle without a witness has none.
+        """
+        index = self.index()
+        if not index.frames:
             return
         try:
             with (self.root / EVENTS).open("rb") as file:
-                yield from decode_chunks(_unzstd(file))
-        except (RecordError, zstandard.ZstdError, OSError) as error:
+                yield from read_record(file, index, Wanted(start, end, pid, seq))
+        except (RecordError, OSError) as error:
             raise BundleDamaged(f"{EVENTS} cannot be read: {error}", EVENTS) from None
+
+    def record(self, seq: int) -> Record | None:
+        """The event with this sequence number, by which findings point at it."""
+        for frame in self.index().frames:
+            if frame.first_seq <= seq <= frame.last_seq:
+                for one in self.records(seq=seq, start=frame.first_ns, end=frame.last_ns + 1):
+                    if one.seq == seq:
+                        return one
+        return None
 
     def changes(self) -> Iterator[StoredChange]:
         """The state diff. A bundle without one has none."""
@@ -128,18 +135,17 @@ class Bundle:
                     raise BundleDamaged(f"line {number} of {DIFF} is no change: {type(error).__name__}", DIFF) from None
 
 
-def _unzstd(file: Any) -> Iterator[bytes]:
-    reader = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).stream_reader(file, read_across_frames=True)
-    while chunk := reader.read(_CHUNK):
-        yield chunk
-
-
-def _is_entry(entry: object) -> bool:
-    return (
-        isinstance(entry, dict)
-        and set(entry) == {"sha256", "size"}
-        and isinstance(entry["sha256"], str)
-        and len(entry["sha256"]) == 64
-        and type(entry["size"]) is int
-        and entry["size"] >= 0
-    )
+def _table(manifest: dict[str, Any], root: Path) -> dict[str, Entry]:
+    files = manifest.get("files")
+    if not isinstance(files, dict) or set(manifest) != {"format", "files"}:
+        raise BundleDamaged(f"{MANIFEST} of {root} has no table of files", MANIFEST)
+    table = {}
+    for name, value in files.items():
+        try:
+            check_name(name)
+            table[name] = Entry.parse(value)
+        except BundleError as error:
+            raise BundleDamaged(f"{MANIFEST} of {root}: {error}", MANIFEST) from None
+        except ValueError as error:
+            raise BundleDamaged(f"{MANIFEST} of {root} does not say what {name} was: {error}", MANIFEST) from None
+    return table

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -14,16 +13,18 @@ from types import TracebackType
 from typing import Any, BinaryIO, Final, Protocol
 
 import zstandard
+from caisson_proto.record import RecordError
 
 from caisson_runner.bundle.canonical import dump_line, dumps, escape
+from caisson_runner.bundle.digests import entry_of
 from caisson_runner.bundle.errors import BundleDiskFull, BundleError
+from caisson_runner.bundle.recording import EVENTS, INDEX, write_record
 
 MANIFEST: Final = "manifest.json"
-FORMAT: Final = "caisson.bundle/v1"
+FORMAT: Final = "caisson.bundle/v2"
 RUN: Final = "run.json"
 VERDICT: Final = "verdict.json"
 COVERAGE: Final = "coverage.json"
-EVENTS: Final = "witness/events.bin.zst"
 DIFF: Final = "state/diff.jsonl"
 UPPER: Final = "state/upper.tar.zst"
 
@@ -111,8 +112,13 @@ class BundleWriter:
                 shutil.copyfileobj(read, file, _CHUNK)
 
     def add_events(self, events: Path) -> None:
-        """The canonical record, as a witness hands it over."""
-        self.add_file(EVENTS, events, compress=True)
+        """The canonical record, as a witness hands it over, and its index."""
+        with events.open("rb") as read, self.create(EVENTS) as file:
+            try:
+                index = write_record(iter(lambda: read.read(_CHUNK), b""), file)
+            except RecordError as error:
+                raise BundleError(f"the record {events} cannot be kept: {error}") from None
+        self.add_bytes(INDEX, index.dumps())
 
     def add_changes(self, changes: Iterable[Change]) -> None:
         """The state diff, one change a line, sorted by path."""
@@ -139,7 +145,8 @@ class BundleWriter:
 
     def close(self) -> Path:
         """Writes the manifest of everything that is there, and gives the bundle its name."""
-        files = {name: digest(self.partial / name, sync=True) for name in list_files(self.partial)}
+        entries = {name: entry_of(self.partial / name, sync=True) for name in list_files(self.partial)}
+        files = {name: entry.to_json() for name, entry in entries.items()}
         manifest = self.partial / MANIFEST
         with manifest.open("xb") as file:
             file.write(dumps({"format": FORMAT, "files": files}))
@@ -185,19 +192,6 @@ def check_name(name: str) -> None:
     plain = name.isascii() and name.isprintable() and "\\" not in name and name == "/".join(parts)
     if not plain or not parts or name.startswith("/") or any(part.startswith(".") for part in parts):
         raise BundleError(f"{name[:100]!a} cannot be the name of a file in a bundle")
-
-
-def digest(path: Path, *, sync: bool = False) -> dict[str, Any]:
-    """sha256 and size of one file, in bounded memory; with ``sync`` the file is on the disk afterwards."""
-    total = hashlib.sha256()
-    size = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            total.update(chunk)
-            size += len(chunk)
-        if sync:
-            os.fsync(file.fileno())
-    return {"sha256": total.hexdigest(), "size": size}
 
 
 def list_files(root: Path) -> list[str]:
