@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Final
 
 from caisson_runner.boxes import capture as captures
 from caisson_runner.boxes import census, owner
-from caisson_runner.boxes.engine import DEFAULT_ENV, Admit, Bind, BoxLimits, Capture, Change, Command, Outcome
+from caisson_runner.boxes.engine import (
+    DEFAULT_ENV,
+    Admit,
+    Bind,
+    BoxLimits,
+    Capture,
+    Change,
+    Command,
+    Network,
+    Outcome,
+)
 from caisson_runner.boxes.errors import (
     BoxFileError,
     BoxGone,
@@ -45,7 +55,13 @@ class LocalBox:
     """See `engine.Box`. Made by `LocalEngine.fork` only."""
 
     def __init__(
-        self, store: Store, snapshot: Snapshot, box_id: str | None, limits: BoxLimits, binds: tuple[Bind, ...]
+        self,
+        store: Store,
+        snapshot: Snapshot,
+        box_id: str | None,
+        limits: BoxLimits,
+        binds: tuple[Bind, ...],
+        network: Network = "none",
     ) -> None:
         self.id = box_id or f"box-{secrets.token_hex(6)}"
         if not _ID.fullmatch(self.id):
@@ -53,6 +69,7 @@ class LocalBox:
         self.snapshot = snapshot
         self.limits = limits
         self.binds = binds
+        self.network = network
         self.folder = store.home / "boxes" / self.id
         self.init_pid = 0
         self.cgroup: Cgroup | None = None
@@ -220,7 +237,7 @@ class LocalBox:
 
     # Control
 
-    async def _job(self, request: dict[str, object], descriptors: Sequence[int] = ()) -> bytes:
+    async def job(self, request: dict[str, object], descriptors: Sequence[int] = ()) -> bytes:
         """One request the holder's child does; its answer."""
         reader, writer = os.pipe()
         try:
@@ -233,7 +250,7 @@ class LocalBox:
         return await _read_all(reader, 4096)
 
     async def _checked(self, request: dict[str, object], descriptors: Sequence[int] = ()) -> None:
-        answer = await self._job(request, descriptors)
+        answer = await self.job(request, descriptors)
         if answer != b"ok":
             raise _problem(self.id, request, answer)
 
@@ -345,7 +362,7 @@ class LocalBox:
         try:
             try:
                 limit = 2 * self.limits.disk_bytes + (64 << 20)
-                answer = await self._job({"op": "pack", "limit": limit}, (writer,))
+                answer = await self.job({"op": "pack", "limit": limit}, (writer,))
             finally:
                 os.close(writer)
                 await asyncio.wait([receiving])

@@ -16,17 +16,16 @@ import socket
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from caisson_runner.boxes import docker_image, owner, seccomp, snapshots
 from caisson_runner.boxes.docker_api import Daemon, Docker
 from caisson_runner.boxes.docker_box import DockerBox
-from caisson_runner.boxes.engine import DEFAULT_ENV, Bind, BoxLimits
+from caisson_runner.boxes.engine import DEFAULT_ENV, Bind, BoxLimits, Network
 from caisson_runner.boxes.errors import (
     BoxStartFailed,
     DiskFull,
     DockerUnavailable,
-    RequestError,
     StateInvalid,
     StateTooLarge,
 )
@@ -135,15 +134,13 @@ class DockerEngine:
         state: Path | bytes | None = None,
         restore: Sequence[str] = (),
         binds: Sequence[Bind] = (),
-        network: Literal["none"] = "none",
+        network: Network = "none",
         cgroup: Path | None = None,
     ) -> AsyncIterator[DockerBox]:
         """A fresh container. Leaving the context, by whatever way, removes it; see `LocalEngine.fork`."""
-        if network != "none":
-            raise RequestError(f"network {network!r}: this engine's boxes have only lo")
         docker, daemon, keeper = await self._start()
         await self._image(snapshot)
-        box = DockerBox(self.store, snapshot, box_id, limits, tuple(binds), docker)
+        box = DockerBox(self.store, snapshot, box_id, limits, tuple(binds), docker, network)
         try:
             parent = await asyncio.to_thread(box.make_parent, cgroup, daemon.systemd_cgroups)
             options = self._options(box, "" if daemon.systemd_cgroups else parent, daemon)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from caisson_runner.boxes import owner
 from caisson_runner.boxes.box import LocalBox
 from caisson_runner.boxes.docker_api import Docker
-from caisson_runner.boxes.engine import Admit, Bind, BoxLimits, Command, Outcome
+from caisson_runner.boxes.engine import Admit, Bind, BoxLimits, Command, Network, Outcome
 from caisson_runner.boxes.errors import BoxStartFailed, DockerUnavailable
 from caisson_runner.boxes.holder.tree import remove
 from caisson_runner.boxes.process import LocalProcess
@@ -35,8 +35,9 @@ class DockerBox(LocalBox):
         limits: BoxLimits,
         binds: tuple[Bind, ...],
         docker: Docker,
+        network: Network = "none",
     ) -> None:
-        super().__init__(store, snapshot, box_id, limits, binds)
+        super().__init__(store, snapshot, box_id, limits, binds, network)
         self.container = ""
         self.parent: Cgroup | None = None
         """The cgroup made beforehand, the witness's or ours; the container's own lies below it."""

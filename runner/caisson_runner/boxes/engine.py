@@ -20,6 +20,9 @@ from caisson_runner.boxes.store import Snapshot, SnapshotSpec
 Admit = Callable[[int], Awaitable[None]]
 """Called with the host pid of a process that waits at the gate inside its box, before its first ``execve``."""
 
+Network = Literal["none", "gate"]
+"""``none``: `lo` and nothing that answers on it. ``gate``: the same until `listeners.listen` was called for the box."""
+
 DEFAULT_ENV: Mapping[str, str] = {
     "HOME": "/root",
     "LANG": "C.UTF-8",
@@ -154,6 +157,7 @@ class Box(Protocol):
 
     id: str
     snapshot: Snapshot
+    network: Network
 
     async def start(self, command: Command, *, admit: Admit | None = None, wrap: Sequence[str] = ()) -> Process: ...
     async def exec(self, command: Command, *, admit: Admit | None = None, wrap: Sequence[str] = ()) -> Process: ...
@@ -184,6 +188,6 @@ class Engine(Protocol):
         state: Path | bytes | None = None,
         restore: Sequence[str] = (),
         binds: Sequence[Bind] = (),
-        network: Literal["none"] = "none",
+        network: Network = "none",
         cgroup: Path | None = None,
     ) -> AbstractAsyncContextManager[Box]: ...

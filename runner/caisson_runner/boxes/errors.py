@@ -33,6 +33,10 @@ class ToolMissing(BoxError):
     """A program or library the engine needs is not installed."""
 
 
+class NetworkRefused(BoxError):
+    """The kernel refused a step of making a box's network; the box stays without one."""
+
+
 class DiskFull(BoxError):
     """The store's file system has no room."""
 

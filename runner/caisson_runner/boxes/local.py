@@ -15,16 +15,15 @@ import socket
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from caisson_runner.boxes import owner, seccomp, snapshots
 from caisson_runner.boxes.box import LocalBox
-from caisson_runner.boxes.engine import Bind, BoxLimits
+from caisson_runner.boxes.engine import Bind, BoxLimits, Network
 from caisson_runner.boxes.errors import (
     BoxError,
     BoxStartFailed,
     DiskFull,
-    RequestError,
     StateInvalid,
     StateTooLarge,
     ToolMissing,
@@ -88,7 +87,7 @@ class LocalEngine:
         state: Path | bytes | None = None,
         restore: Sequence[str] = (),
         binds: Sequence[Bind] = (),
-        network: Literal["none"] = "none",
+        network: Network = "none",
         cgroup: Path | None = None,
     ) -> AsyncIterator[LocalBox]:
         """A fresh box. Leaving the context, by whatever way, kills its processes and removes every trace.
@@ -96,12 +95,10 @@ class LocalEngine:
         ``state`` prefills the writable layer from a capture; ``restore`` leaves these path prefixes out of it.
         ``cgroup`` is the witness's, made for this box; without it the root engine makes its own.
         """
-        if network != "none":
-            raise RequestError(f"network {network!r}: this engine's boxes have only lo")
         keeper = self._start()
         if any(layer not in self.store.verified for layer in snapshot.layers):
             await asyncio.to_thread(self.store.verify, snapshot)
-        box = LocalBox(self.store, snapshot, box_id, limits, tuple(binds))
+        box = LocalBox(self.store, snapshot, box_id, limits, tuple(binds), network)
         try:
             spec = self._spec(box, restore)
             ours, theirs = socket.socketpair()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from caisson_runner.boxes.holder import calls, launch, tree, wire
+from caisson_runner.boxes.holder import calls, launch, network, tree, wire
 from caisson_runner.boxes.holder.room import Room, RoomError
 
 BOOT_TIMEOUT_S: Final = 20.0
@@ -225,9 +225,11 @@ class Holder:
                 self._inside(lambda data: _put(request, data), descriptors[1])
             elif operation == "get":
                 self._inside(lambda out: _get(request, out), descriptors[1])
+            elif operation == "listen":
+                self._listen(request["ports"], descriptors[1])
             os.write(report, b"ok")
         except Exception as problem:
-            number = problem.errno if isinstance(problem, OSError) else 0
+            number = problem.errno if isinstance(problem, OSError) else getattr(problem, "number", 0)
             os.write(report, json.dumps({"errno": number, "detail": str(problem)[:500]}).encode())
 
     def _inside(self, action: Callable[[int], None], pipe: int | None = None) -> None:
@@ -258,6 +260,14 @@ class Holder:
         os.waitpid(child, 0)
         if number := os.read(problem, 16):
             raise OSError(int(number), os.strerror(int(number)))
+
+    def _listen(self, ports: list[int], out: int) -> None:
+        """Make the gate's sockets in the box's network and pass them out, one message each."""
+        calls.setns(self._init, self._namespaces & (calls.CLONE_NEWUSER | calls.CLONE_NEWNET))
+        with socket.socket(fileno=out) as way:
+            for about, made in network.make(ports):
+                with made:
+                    wire.send(way, about, (made.fileno(),))
 
     def _pack(self, request: dict[str, Any], out: int) -> None:
         from caisson_runner.boxes.holder import state as states
