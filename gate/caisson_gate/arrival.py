@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
-TCP: Final = "tcp"
-UDP: Final = "udp"
+EXPLICIT_PORT: Final = 3128
+"""Where a box finds a proxy when it asks for one (``HTTPS_PROXY``), on any address; nobody has to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,17 @@ class Arrival:
     """Where the box wanted to go: canonical address text (mapped IPv6 is shown as IPv4) and port."""
     name_dns: str | None
     """The name whose synthetic address ``dst`` is; None for an address the gate never gave out."""
-    name_sni: str | None
+    name_sni: bytes | None
     """Server name of the ClientHello as sent, None without TLS or without the extension."""
     first: bytes
     """What was read while the protocol was found out; not yet consumed by anybody: read it before the stream."""
     tls: bool
     """Whether ``first`` begins a TLS ClientHello."""
+
+    @property
+    def explicit(self) -> bool:
+        """Whether the box asked for a proxy: then the request names the host, not the address or DNS."""
+        return self.dst[1] == EXPLICIT_PORT
 
 
 def plain_address(text: str) -> str:
