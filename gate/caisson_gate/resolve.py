@@ -17,6 +17,9 @@ from typing import Final
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 """Name and port to addresses; OSError when there are none."""
 
+Judge = Callable[[str], str | None]
+"""Why an address may not be dialled, None when it may; the box's policy (`served.Served.judge`)."""
+
 KEEP_S: Final = 60.0
 """How long an answer is used: a name that changes its address between two look-ups gains nothing within it."""
 _MANY: Final = 4096
@@ -74,37 +77,31 @@ async def system_lookup(name: str, port: int) -> Sequence[str]:
 class Resolver:
     """Shared by every box of a gate; answers are kept for `KEEP_S`."""
 
-    def __init__(
-        self,
-        pins: Mapping[str, tuple[str, int | None]],
-        judge: Callable[[str], str | None],
-        lookup: Lookup = system_lookup,
-    ) -> None:
-        """``judge`` says why an address is denied, None when it may be dialled."""
+    def __init__(self, pins: Mapping[str, tuple[str, int | None]], lookup: Lookup = system_lookup) -> None:
+        """``pins`` as `parse_pin` reads them; a pinned address literal stands for itself."""
         self._pins = dict(pins)
-        self._judge = judge
         self._lookup = lookup
-        self._known: dict[str, tuple[float, str]] = {}
+        self._known: dict[str, tuple[float, tuple[str, ...]]] = {}
 
-    def is_pinned(self, name: str) -> bool:
-        """Whether the name's address was given by hand."""
-        return name in self._pins
-
-    async def resolve(self, name: str, port: int) -> Target:
-        """The address to dial for a canonical name. AddressDenied, or OSError when there is none."""
+    async def resolve(self, name: str, port: int, judge: Judge) -> Target:
+        """Where to go for a canonical name or address literal. AddressDenied, or OSError when there is nowhere."""
         pin = self._pins.get(name)
         if pin is not None:
             return Target(pin[0], pin[1] or port, True)
+        addresses = await self._addresses(name, port)
+        for address in addresses:
+            if (why := judge(address)) is not None:
+                raise AddressDenied(name, address, why)
+        return Target(addresses[0], port, False)
+
+    async def _addresses(self, name: str, port: int) -> tuple[str, ...]:
         known = self._known.get(name)
         if known is not None and known[0] > time.monotonic():
-            return Target(known[1], port, False)
-        addresses = await self._lookup(name, port)
-        for address in addresses:
-            if (why := self._judge(address)) is not None:
-                raise AddressDenied(name, address, why)
+            return known[1]
+        addresses = tuple(await self._lookup(name, port))
         if not addresses:
             raise OSError(f"{name} has no address")
         if len(self._known) >= _MANY:
             self._known.clear()
-        self._known[name] = (time.monotonic() + KEEP_S, addresses[0])
-        return Target(addresses[0], port, False)
+        self._known[name] = (time.monotonic() + KEEP_S, addresses)
+        return addresses

@@ -6,16 +6,18 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from caisson_gate.names import ALWAYS_DENIED, address_classes
 
 if TYPE_CHECKING:
     from caisson_gate.events import Journal
     from caisson_gate.policy import Policy
     from caisson_gate.pool import Pool
-    from caisson_gate.resolve import Resolver
-
-Phase = Literal["build", "agent", "verify"]
+    from caisson_gate.resolve import Resolver, Target
+    from caisson_gate.rules import Phase
 
 
 @dataclass(slots=True)
@@ -39,6 +41,20 @@ class Served:
     opened: float = field(default_factory=time.monotonic)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Of connections."""
+
+    def judge(self, address: str) -> str | None:
+        """The class for which the policy refuses an address that a name leads to; None when it may be dialled."""
+        found = address_classes(ip_address(address)) & (ALWAYS_DENIED | self.policy.deny_classes)
+        return min(found, default=None)
+
+    async def target(self, name: str, port: int) -> Target:
+        """What to dial for a canonical name or address. AddressDenied, or OSError when there is nowhere to go."""
+        return await self.resolver.resolve(name, port, self.judge)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the box was opened, as the policy counts."""
+        return time.monotonic() - self.opened
 
     def deadline(self) -> float | None:
         """Monotonic time at which every connection ends; None without one."""
