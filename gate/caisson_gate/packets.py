@@ -167,8 +167,6 @@ class Recorder:
             "not_told_apart": self._tally.beyond,
             "repeated": [
                 {"protocol": protocol, "label": label or None, "orig_dst": [target, port], "count": count}
-                for (protocol, label, target, port), count in sorted(self._tally.repeated(), key=lambda one: -one[1])[
-                    :200
-                ]
+                for (protocol, label, target, port), count in most
             ],
         }

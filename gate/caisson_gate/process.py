@@ -1,0 +1,213 @@
+"""The gate process: one for each `caisson-run`, serving its boxes until the runner is gone.
+
+Run as ``python -m caisson_gate.process FD OPTIONS``: FD is the control socket, OPTIONS a JSON object. It holds every way
+out of every box. When it ends, by whatever cause, the kernel closes its sockets, and each box has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from caisson_gate import wire
+from caisson_gate.events import Journal
+from caisson_gate.listeners import Listeners
+from caisson_gate.pool import Pool
+from caisson_gate.resolve import Resolver, parse_pin
+from caisson_gate.served import Served
+
+GRACE_S: Final = 10.0
+"""How long after the runner's end the gate may still write; then it ends by force, whatever it is doing."""
+
+
+class HttpProxy(Protocol):
+    """`caisson_gate.proxy.Proxy`, as far as this module needs it."""
+
+    async def start(self) -> None: ...
+    async def opened(self, served: Served) -> None: ...
+    async def serve(self, arrival: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
+    async def closed(self, box: str) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class Gate:
+    """Every box of one runner."""
+
+    def __init__(self, control: socket.socket, options: dict[str, Any]) -> None:
+        control.setblocking(False)
+        self._control = control
+        self._folder = Path(options["folder"])
+        pins = {name: (address, port) for name, address, port in map(parse_pin, options["resolve"])}
+        self._resolver = Resolver(pins)
+        self._upstream_ca = Path(options["upstream_ca"]) if options.get("upstream_ca") else None
+        self._run = str(options["run"])
+        self._boxes: dict[str, Served] = {}
+        self._listeners: dict[str, Listeners] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._gone = asyncio.Event()
+        self._proxy: HttpProxy
+
+    async def run(self) -> None:
+        """Until the runner is gone."""
+        from caisson_gate.ca import Authority
+        from caisson_gate.proxy import Proxy
+
+        authority = Authority(self._run)
+        self._proxy = Proxy(self._boxes, authority, self._upstream_ca)
+        await self._proxy.start()
+        asyncio.get_running_loop().add_reader(self._control.fileno(), self._readable)
+        self._say({"ready": True, **self._write_trust(authority.trust())})
+        await self._gone.wait()
+        for box in list(self._boxes):
+            with contextlib.suppress(Exception):
+                await self._close_box(box, "the runner is gone")
+        await self._proxy.stop()
+
+    def _write_trust(self, trust: Any) -> dict[str, Any]:
+        """The box's trust material as files for read-only binds."""
+        files = []
+        for number, (target, content) in enumerate(trust.files.items()):
+            source = self._folder / f"trust-{number}"
+            source.write_bytes(content)
+            source.chmod(0o644)
+            files.append([str(source), target])
+        return {"files": files, "env": dict(trust.env)}
+
+    def _readable(self) -> None:
+        while True:
+            try:
+                received = wire.receive(self._control)
+            except BlockingIOError:
+                return
+            except OSError:
+                received = None
+            if received is None:
+                asyncio.get_running_loop().remove_reader(self._control.fileno())
+                self._gone.set()
+                return
+            task = asyncio.ensure_future(self._do(*received))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _say(self, message: wire.Message) -> None:
+        with contextlib.suppress(OSError):  # the runner is gone; the next read says so
+            wire.send(self._control, message)
+
+    async def _do(self, request: wire.Message, descriptors: list[int]) -> None:
+        actions: dict[str, Callable[[wire.Message, list[int]], Awaitable[dict[str, Any]]]] = {
+            "open": self._open,
+            "phase": self._phase,
+            "close": self._close,
+        }
+        try:
+            answer = await actions[request["op"]](request, descriptors)
+        except Exception as problem:
+            answer = {"failed": f"{type(problem).__name__}: {problem}" if not str(problem) else str(problem)}
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self._say({"id": request["id"], **answer})
+
+    async def _open(self, request: wire.Message, descriptors: list[int]) -> dict[str, Any]:
+        """Descriptors: the policy's text, then the box's sockets. All taken over, also by a refusal."""
+        from caisson_gate.policy import parse
+
+        with open(descriptors.pop(0), "rb") as file:
+            policy = parse(file.read(), request["source"])
+        box, folder = request["box"], Path(request["folder"])
+        journal = Journal(folder / "events.jsonl", run=request["run"], box=box, policy_sha256=policy.sha256)
+        served = Served(
+            box=box,
+            run=request["run"],
+            policy=policy,
+            journal=journal,
+            folder=folder,
+            resolver=self._resolver,
+            pool=Pool(),
+            phase=request["phase"],
+            record=request["record"],
+            replay=Path(request["replay"]) if request["replay"] else None,
+        )
+        (folder / "policy.json").write_bytes(policy.canonical)
+        made = [(about, descriptors.pop(0)) for about in request["listeners"]]
+        listeners = Listeners(served, self._proxy, made)
+        self._boxes[box] = served
+        await self._proxy.opened(served)
+        journal.append(
+            "gate", what="opened", mode=policy.network_mode, action=policy.action, phase=served.phase,
+            ports=[about["port"] for about, _ in made if about["what"] == "tcp"],
+        )  # fmt: skip
+        await listeners.start()
+        self._listeners[box] = listeners
+        return {"policy_sha256": policy.sha256, "warnings": list(policy.warnings)}
+
+    async def _phase(self, request: wire.Message, _: list[int]) -> dict[str, Any]:
+        served = self._boxes[request["box"]]
+        served.journal.append("gate", what="phase", phase=request["phase"])
+        served.phase = request["phase"]
+        return {}
+
+    async def _close(self, request: wire.Message, _: list[int]) -> dict[str, Any]:
+        return await self._close_box(request["box"], "closed")
+
+    async def _close_box(self, box: str, why: str) -> dict[str, Any]:
+        served = self._boxes[box]
+        counts: dict[str, Any] = {}
+        listeners = self._listeners.pop(box, None)
+        try:
+            if listeners is not None:
+                counts = await listeners.close()
+            await self._proxy.closed(box)
+        finally:
+            self._boxes.pop(box, None)
+            served.journal.append("gate", what=why, counts=counts)
+            events, digest = served.journal.head()
+            served.journal.close()
+        return {"events": events, "sha256": digest, "counts": counts}
+
+
+def _end_with_runner(control: socket.socket) -> None:
+    """In a thread: the runner's end is noticed and acted upon also when the loop hangs."""
+    import select
+
+    poll = select.poll()
+    poll.register(control.fileno(), select.POLLHUP)
+    poll.poll()
+    time.sleep(GRACE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Entry point of ``python -m caisson_gate.process``."""
+    import json
+
+    control = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's: the runner closes us when it has finished
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    threading.Thread(target=_end_with_runner, args=(control,), daemon=True).start()
+
+    async def work() -> None:
+        await Gate(control, json.loads(sys.argv[2])).run()
+
+    try:
+        asyncio.run(work())
+    except Exception as problem:
+        with contextlib.suppress(OSError):
+            wire.send(control, {"failed": f"{type(problem).__name__}: {problem}"[:2000]})
+        raise
+
+
+if __name__ == "__main__":
+    main()
