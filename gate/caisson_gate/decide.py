@@ -43,7 +43,6 @@ _PLAIN_SCHEMES = frozenset({"http", "ws"})
 _WEB_PORTS = frozenset({80, 443})
 _HTTP_KINDS = frozenset({"http", "ws"})
 _METHOD = re.compile(rb"[A-Z][A-Z-]{0,31}")
-_ALWAYS = frozenset(ALWAYS_DENIED)
 
 
 def decide(policy: Policy, request: Request) -> Decision:
@@ -200,7 +199,7 @@ def _check_address(policy: Policy, request: Request, host: Host) -> None:
             raise _Refused("hard", Reason.ADDRESS_DENIED, "what the name resolved to is no address")
         address = resolved.address
     if address is not None:
-        refused = address_classes(address) & (_ALWAYS | policy.deny_classes)
+        refused = address_classes(address) & (ALWAYS_DENIED | policy.deny_classes)
         if refused:
             raise _Refused("hard", Reason.ADDRESS_DENIED, f"{address} is {' and '.join(sorted(refused))}")
 

@@ -30,7 +30,7 @@ _PORT = re.compile(rb"[0-9]{1,5}")
 _DEVIATIONS = frozenset("\u00df\u03c2\u200c\u200d")
 """IDNA 2003 and 2008 disagree about these four, so a name with one of them means two hosts."""
 
-ALWAYS_DENIED = ("this-host", "loopback", "link-local", "metadata", "multicast", "reserved")
+ALWAYS_DENIED = frozenset({"this-host", "loopback", "link-local", "metadata", "multicast", "reserved"})
 """Classes no policy can open."""
 OPTIONAL_CLASSES = ("private",)
 """Classes `[addresses] deny` may list."""

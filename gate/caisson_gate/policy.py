@@ -6,23 +6,23 @@ Whatever is wrong with the file raises PolicyError, and then the box has no netw
 from __future__ import annotations
 
 import hashlib
-import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
+from caisson_gate.document import SCHEMA, canonical
 from caisson_gate.errors import PolicyError
 from caisson_gate.names import OPTIONAL_CLASSES, address_classes
 from caisson_gate.patterns import Index
 from caisson_gate.rules import PHASES, Phase, Rule, read_allow, read_deny, read_host, read_phases
 from caisson_gate.schema import Document, Reader
 
-__all__ = ["Policy", "PolicyError", "closed", "parse"]
+__all__ = ["Policy", "PolicyError", "closed", "parse", "parse_bundle"]
 
-SCHEMA: Final = "caisson.gate/v1"
+BUNDLE_SCHEMA: Final = "caisson.gate.bundle/v1"
 MAX_BYTES: Final = 1 << 20
 MAX_RULES: Final = 10_000
 MODES: Final = ("no-network", "allowlist", "denylist", "record", "public")
@@ -43,7 +43,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class Policy:
-    """What is decided by. Every event names it by ``sha256``, the digest of ``canonical``, where bundles are expanded."""
+    """What is decided by. Every event names it by ``sha256``: the digest of ``canonical``, with bundles expanded."""
 
     network_mode: str = "no-network"
     """"no-network", "allowlist", "denylist" or "record"."""
@@ -77,31 +77,12 @@ class Policy:
     @cached_property
     def canonical(self) -> bytes:
         """The whole policy as canonical JSON: equal policies have equal bytes."""
-        return json.dumps(self.document(), sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+        return canonical(self)
 
     @cached_property
     def sha256(self) -> str:
         """Of ``canonical``."""
         return hashlib.sha256(self.canonical).hexdigest()
-
-    def document(self) -> dict[str, Any]:
-        """Everything that counts, in the shape of the file."""
-        return {
-            "schema": SCHEMA,
-            "network_mode": self.network_mode,
-            "action": self.action,
-            "deny_status": self.deny_status,
-            "phases": list(self.phases),
-            "time": {
-                **({"cutoff": self.cutoff.strftime("%Y-%m-%dT%H:%M:%S.%fZ")} if self.cutoff else {}),
-                "undated": self.undated,
-                **({"deadline_s": self.deadline_s} if self.deadline_s is not None else {}),
-            },
-            "dns": {"answer": self.dns_answer, "max_qname_entropy_bits": self.max_qname_entropy_bits},
-            "addresses": {"deny": sorted(self.deny_classes)},
-            "deny": [rule_document(rule) for rule in self.deny],
-            "allow": [rule_document(rule) for rule in self.allow],
-        }
 
 
 def closed() -> Policy:
@@ -111,19 +92,34 @@ def closed() -> Policy:
 
 def parse(data: bytes, source: str = "policy", bundles: Bundles | None = None) -> Policy:
     """Read a policy; pure. Raises PolicyError, with file, line and key, for what it does not know or cannot enforce."""
+    return _read(_open(data, source), bundles)
+
+
+def parse_bundle(data: bytes, source: str) -> tuple[int, tuple[Rule, ...]]:
+    """A bundle's file: its version, and allow rules whose ids begin with the bundle's name. Pure."""
+    top = _open(data, source)
+    if top.text("schema") != BUNDLE_SCHEMA:
+        raise top.wrong("schema", f'must be "{BUNDLE_SCHEMA}"')
+    version = top.integer("version", 0, 1, 999_999)
+    top.text("about")
+    rules = _rules(top, "allow", read_allow, PHASES)
+    top.done()
+    return version, rules
+
+
+def _open(data: bytes, source: str) -> Reader:
     if len(data) > MAX_BYTES:
         raise PolicyError(source, f"is larger than {MAX_BYTES} bytes")
     if not data.strip():
         raise PolicyError(source, f'is empty; write at least schema = "{SCHEMA}"')
     try:
         text = data.decode("utf-8")
-        table = tomllib.loads(text)
+        return Reader(Document(source, text), tomllib.loads(text))
     except UnicodeDecodeError as problem:
         line = data[: problem.start].count(b"\n") + 1
         raise PolicyError(source, "is not UTF-8; save it as UTF-8", line) from None
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as problem:
+    except (ValueError, RecursionError) as problem:
         raise PolicyError(source, f"is no TOML: {' '.join(str(problem).split())[:200]}") from None
-    return _read(Reader(Document(source, text), table), bundles)
 
 
 def _read(top: Reader, bundles: Bundles | None) -> Policy:
@@ -253,41 +249,3 @@ def _meet(one: Rule, two: Rule) -> bool:
     return any(a.overlaps(b) for a in one.hosts for b in two.hosts) or any(
         a.overlaps(b) for a in one.addresses for b in two.addresses if a.version == b.version
     )
-
-
-def rule_document(rule: Rule) -> dict[str, Any]:
-    """A rule in the shape of its table, every value written out."""
-    inject = rule.inject
-    return {
-        "id": rule.id,
-        "hosts": [pattern.text for pattern in rule.hosts],
-        "addresses": [str(network) for network in rule.addresses],
-        "ports": "any" if rule.ports is None else sorted(rule.ports),
-        "methods": "any" if rule.methods is None else sorted(method.decode() for method in rule.methods),
-        "paths": [glob.text for glob in rule.paths],
-        "query": _query_document(rule),
-        "websocket": rule.websocket,
-        "inspect": rule.inspect,
-        "max_request_bytes": rule.max_request_bytes,
-        "max_response_bytes": rule.max_response_bytes,
-        "index": rule.index,
-        "git": rule.git,
-        "phases": list(rule.phases),
-        "reason": rule.why,
-        **(
-            {"inject": f"env:{inject.env}", "inject_header": inject.header, "inject_prefix": inject.prefix}
-            if inject
-            else {}
-        ),
-    }
-
-
-def _query_document(rule: Rule) -> Any:
-    if rule.query is None:
-        return "any"
-    if not rule.query:
-        return "none"
-    return {
-        key.decode(): "*" if values is None else sorted(value.decode() for value in values)
-        for key, values in rule.query.items()
-    }

@@ -16,7 +16,8 @@ from caisson_gate.schema import Reader
 Phase = Literal["build", "agent", "verify"]
 PHASES: tuple[Phase, ...] = ("build", "agent", "verify")
 GIT = ("none", "fetch", "push")
-INDEXES = ("none", "pypi", "npm")
+INDEXES = ("none", "pypi", "npm", "files", "apt")
+"""What the time cut-off understands of a host: see answers.py."""
 DEFAULT_METHODS = ("GET", "HEAD")
 DEFAULT_REQUEST_BYTES = 1 << 20
 DEFAULT_RESPONSE_BYTES = 1 << 30
