@@ -63,6 +63,12 @@ lossless_option = click.option(
     callback=_lossless,
     help="Let the box stand still rather than outrun its record: nothing is dropped, however much it does.",
 )
+rules_option = click.option(
+    "--rules",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file of your own rules for findings, beside those that come with Caisson. Repeatable.",
+)
 base_option = click.option(
     "--base",
     "bases",
@@ -100,6 +106,7 @@ def cli() -> None:
 @lossless_option
 @engine_options
 @base_option
+@rules_option
 @json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -112,6 +119,7 @@ def run(
     engine: str,
     docker_host: str | None,
     bases: Sequence[str],
+    rules: Sequence[Path],
     as_json: bool,
     command: Sequence[str],
 ) -> None:
@@ -126,7 +134,8 @@ def run(
     """
     from caisson_runner.commands.run import run_command
 
-    sys.exit(run_command(task, agent, command, agent_dir, out, seed, witness, engine, docker_host, bases, as_json))
+    chosen = (witness, engine, docker_host, bases, rules)
+    sys.exit(run_command(task, agent, command, agent_dir, out, seed, *chosen, as_json))
 
 
 @cli.command(epilog=EXIT_CODES)
@@ -144,6 +153,7 @@ def run(
 @lossless_option
 @engine_options
 @base_option
+@rules_option
 @json_option
 def suite(
     name: str,
@@ -158,6 +168,7 @@ def suite(
     engine: str,
     docker_host: str | None,
     bases: Sequence[str],
+    rules: Sequence[Path],
     as_json: bool,
 ) -> None:
     """Run a suite: a name of ours (article, real) or a suite's TOML file, and print its tables.
@@ -170,7 +181,7 @@ def suite(
     """
     from caisson_runner.commands.suite import suite_command
 
-    chosen = (witness, engine, docker_host, bases)
+    chosen = (witness, engine, docker_host, bases, rules)
     sys.exit(suite_command(name, parallel, attempts, include, exclude, limit, out, resume, *chosen, as_json))
 
 
@@ -220,11 +231,26 @@ def bundle_show(path: Path, everything: bool, as_json: bool) -> None:
 
 @bundle.command("verify")
 @click.argument("path", type=click.Path(path_type=Path))
-def bundle_verify(path: Path) -> None:
-    """Check every file of a bundle against its manifest; name the first that differs."""
+@click.option("--key", default="", metavar="KEY", help="Who must have signed it: a key id, or a public key's PEM file.")
+@json_option
+def bundle_verify(path: Path, key: str, as_json: bool) -> None:
+    """Check that a bundle is what was signed; name the first file, and byte, that was changed.
+
+    \b
+    caisson-run bundle verify caisson-out/…/runs/E1-cheat-conftest
+    caisson-run bundle verify their-bundle --key their.pub
+    """
     from caisson_runner.commands.bundle import bundle_verify_command
 
-    sys.exit(bundle_verify_command(path))
+    sys.exit(bundle_verify_command(path, key, as_json))
+
+
+@bundle.command("key")
+def bundle_key() -> None:
+    """Print the public key that bundles made here are signed with, for those who are to check them."""
+    from caisson_runner.commands.bundle import bundle_key_command
+
+    sys.exit(bundle_key_command())
 
 
 @cli.group()

@@ -58,6 +58,13 @@ class Entry:
             raise ValueError("its tags do not match its size")
         return cls(sha256, size, block, raw)
 
+    def difference(self, file: BinaryIO) -> Altered | None:
+        """None when the file is this one; it is read a second time only when it is not."""
+        if sha256_of(file) == (self.sha256, self.size):
+            return None
+        where = first_difference(file, self)
+        return where if where is not None else Altered(0, self.size)
+
 
 @dataclass(frozen=True, slots=True)
 class Altered:

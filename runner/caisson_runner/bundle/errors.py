@@ -14,11 +14,25 @@ class BundleError(CaissonError):
 
 
 class BundleDamaged(BundleError):
-    """Something is not what the manifest says. ``path`` is the first file that differs, is missing or is extra."""
+    """Something is not what was signed. ``path`` is the first file that differs, is missing or is extra.
 
-    def __init__(self, message: str, path: str) -> None:
+    ``at`` is the first byte of it that was changed, where that is known exactly.
+    """
+
+    def __init__(self, message: str, path: str, at: int | None = None) -> None:
         super().__init__(message)
         self.path = path
+        self.at = at
+
+
+class NotTrusted(BundleError):
+    """The bundle is whole, but not signed by the key that was asked for."""
+
+
+class KeyFault(BundleError):
+    """A key cannot be made, read or used."""
+
+    exit_code: ClassVar[int] = 3
 
 
 class BundleDiskFull(BundleError):

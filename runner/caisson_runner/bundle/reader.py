@@ -1,4 +1,4 @@
-"""Reading a bundle, and checking it against its manifest. Needs no root, no daemon and no network."""
+"""Reading a bundle. Needs no root, no daemon and no network."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final
 from caisson_proto.record import Record, RecordError
 
 from caisson_runner.bundle.canonical import loads, unescape
-from caisson_runner.bundle.digests import Entry, first_difference, sha256_of
+from caisson_runner.bundle.digests import Entry
 from caisson_runner.bundle.errors import BundleDamaged, BundleError
 from caisson_runner.bundle.recording import EVENTS, INDEX, Index, Wanted, read_record
-from caisson_runner.bundle.writer import DIFF, FORMAT, MANIFEST, check_name, list_files
+from caisson_runner.bundle.writer import DIFF, FORMAT, MANIFEST, check_name
 
 OLD: Final = ("caisson.bundle/v1",)
 """Forms that were, of unsigned bundles."""
@@ -41,7 +41,7 @@ class Bundle:
 
     @classmethod
     def open(cls, root: Path, *, verify: bool = False) -> Bundle:
-        """Reads the manifest; with ``verify`` every file too."""
+        """Reads the manifest; with ``verify`` the signature and every file too."""
         try:
             manifest = loads((root / MANIFEST).read_bytes(), f"{root}/{MANIFEST}")
         except OSError as error:
@@ -57,23 +57,10 @@ class Bundle:
         return bundle
 
     def verify(self) -> int:
-        """How many files are as the manifest says.
+        """How many files are what was signed. Raises `BundleDamaged` with the first that is not: see `check.verify`."""
+        from caisson_runner.bundle.check import verify
 
-        Raises `BundleDamaged` with the first file, by name, that differs, is missing or is not in the manifest."""
-        try:
-            there = set(list_files(self.root)) - {MANIFEST}
-        except BundleError as error:
-            raise BundleDamaged(str(error), str(error).partition(" in ")[0]) from None
-        for name in sorted(there | set(self.files)):
-            if name not in self.files:
-                raise BundleDamaged(f"{name} is in the bundle {self.root} but not in its manifest", name)
-            if name not in there:
-                raise BundleDamaged(f"{name} is missing from the bundle {self.root}", name)
-            with (self.root / name).open("rb") as file:
-                if sha256_of(file) != (self.files[name].sha256, self.files[name].size):
-                    where = first_difference(file, self.files[name])
-                    raise BundleDamaged(f"{name} was changed: {where}", name)
-        return len(self.files)
+        return verify(self.root).files
 
     def has(self, name: str) -> bool:
         return name in self.files

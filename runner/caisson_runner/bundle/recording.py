@@ -113,8 +113,13 @@ class Index:
             offset = position = 0
             frames = []
             for row in value["frames"]:
-                *numbers, pids = row
-                frame = Frame(*numbers, tuple((low, high) for low, high in pids))
+                offset_, size, raw, count, position_, *bounds, pids = row
+                first_seq, last_seq, first_ns, last_ns = bounds
+                numbers = [offset_, size, raw, count, position_, *bounds]
+                frame = Frame(
+                    offset_, size, raw, count, position_, first_seq, last_seq, first_ns, last_ns,
+                    tuple((low, high) for low, high in pids),
+                )  # fmt: skip
                 flat = [*numbers, *(one for pair in frame.pids for one in pair)]
                 if any(type(one) is not int or not 0 <= one < 1 << 64 for one in flat):
                     raise ValueError(f"the frame at {offset} has a number out of bounds")

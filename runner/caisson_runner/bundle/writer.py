@@ -1,4 +1,4 @@
-"""Making a bundle: files first, manifest last, and the name only when everything is on the disk."""
+"""Making a bundle: files first, then what signs them, and the name only when everything is on the disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -15,10 +15,13 @@ from typing import Any, BinaryIO, Final, Protocol
 import zstandard
 from caisson_proto.record import RecordError
 
-from caisson_runner.bundle.canonical import dump_line, dumps, escape
+from caisson_runner.bundle.canonical import dump_line, dumps, escape, loads
 from caisson_runner.bundle.digests import entry_of
+from caisson_runner.bundle.dsse import sign
 from caisson_runner.bundle.errors import BundleDiskFull, BundleError
+from caisson_runner.bundle.keys import Signer, own
 from caisson_runner.bundle.recording import EVENTS, INDEX, write_record
+from caisson_runner.bundle.statement import SEAL, STATEMENT, seal, statement
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "caisson.bundle/v2"
@@ -54,11 +57,13 @@ class BundleWriter:
     """Writes ``target`` by way of ``target.partial``; a bundle that has its name is whole.
 
     A synchronous context manager: leaving it closes the bundle, leaving it by an exception throws the partial one
-    away. A partial bundle left by a killed runner is replaced; one that a living runner works on is refused.
+    away. A partial bundle left by a killed runner is replaced; one that a living runner works on is refused. It is
+    signed by ``signer``, without one by this store's own key.
     """
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, signer: Signer | None = None) -> None:
         self.target = target
+        self.signer = signer if signer is not None else own()
         self.partial = target.with_name(target.name + ".partial")
         if os.path.lexists(target):
             raise BundleError(f"{target} exists already: name a new place or remove it")
@@ -72,7 +77,7 @@ class BundleWriter:
         except OSError:
             os.close(self._lock)
             raise BundleError(f"{self.partial} is being written by another run: name another place") from None
-        self._files: dict[str, dict[str, Any]] = {}
+        self._records = 0
         self._open = True
         for left in self.partial.iterdir():
             shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
@@ -119,6 +124,7 @@ class BundleWriter:
             except RecordError as error:
                 raise BundleError(f"the record {events} cannot be kept: {error}") from None
         self.add_bytes(INDEX, index.dumps())
+        self._records = index.records
 
     def add_changes(self, changes: Iterable[Change]) -> None:
         """The state diff, one change a line, sorted by path."""
@@ -137,21 +143,24 @@ class BundleWriter:
         check_name(name)
         if not self._open:
             raise BundleError(f"the bundle {self.target} is closed")
-        if name == MANIFEST:
-            raise BundleError(f"{MANIFEST} is written by close()")
+        if name in (MANIFEST, STATEMENT, SEAL):
+            raise BundleError(f"{name} is written by close()")
         path = self.partial / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def close(self) -> Path:
-        """Writes the manifest of everything that is there, and gives the bundle its name."""
-        entries = {name: entry_of(self.partial / name, sync=True) for name in list_files(self.partial)}
-        files = {name: entry.to_json() for name, entry in entries.items()}
-        manifest = self.partial / MANIFEST
-        with manifest.open("xb") as file:
-            file.write(dumps({"format": FORMAT, "files": files}))
-            file.flush()
-            os.fsync(file.fileno())
+        """Writes and signs the manifest of everything that is there, and gives the bundle its name."""
+        _prune(self.partial)
+        files = {name: entry_of(self.partial / name, sync=True) for name in list_files(self.partial)}
+        manifest = dumps({"format": FORMAT, "files": {name: entry.to_json() for name, entry in files.items()}})
+        payload = statement(files, manifest, self._table, self.signer.public, self._records)
+        envelope = sign(payload, self.signer).dumps()
+        for name, text in ((MANIFEST, manifest), (STATEMENT, envelope), (SEAL, seal(envelope))):
+            with (self.partial / name).open("xb") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
         for folder in {(self.partial / name).parent for name in [MANIFEST, *files]}:
             _sync(folder)
         if os.path.lexists(self.target):
@@ -160,6 +169,12 @@ class BundleWriter:
         _sync(self.target.parent)
         self._release()
         return self.target
+
+    def _table(self, name: str) -> Mapping[str, Any]:
+        """A JSON file that was added, for the statement."""
+        path = self.partial / name
+        value = loads(path.read_bytes(), name) if path.is_file() else {}
+        return value if isinstance(value, dict) else {}
 
     def abort(self) -> None:
         """Throws the partial bundle away, if it was not closed."""
@@ -210,6 +225,14 @@ def list_files(root: Path) -> list[str]:
                     name = escape(os.fsencode(path.relative_to(root)))
                     raise BundleError(f"{name} in {root} is neither a file nor a folder: remove it")
     return sorted(found)
+
+
+def _prune(root: Path) -> None:
+    """Folders that were made for a file that never came."""
+    for folder, _folders, _files in os.walk(root, topdown=False):
+        if Path(folder) != root:
+            with suppress(OSError):
+                Path(folder).rmdir()
 
 
 def _sync(folder: Path) -> None:

@@ -1,0 +1,226 @@
+"""Nothing in a bundle can be changed without being caught, and the first changed byte is named."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import bundle_sample as sample
+import pytest
+from caisson_runner.bundle import Bundle, BundleDamaged, BundleError
+from caisson_runner.bundle.check import verify
+from caisson_runner.bundle.digests import Entry, block_size, entry_of, entry_of_bytes
+from caisson_runner.bundle.dsse import Envelope, sign
+from caisson_runner.bundle.errors import NotTrusted
+from caisson_runner.bundle.keys import Signer
+from caisson_runner.bundle.statement import SEAL, STATEMENT, seal
+from hypothesis import given
+from hypothesis import strategies as st
+
+SIGNER = Signer.of(bytes(range(32)))
+OTHER = Signer.of(bytes(32))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Not to be written to."""
+    return sample.bundle(tmp_path_factory.mktemp("whole") / "b", signer=SIGNER)
+
+
+@pytest.fixture
+def copy(whole: Bundle, tmp_path: Path) -> Path:
+    shutil.copytree(whole.root, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def damage(root: Path) -> BundleDamaged:
+    with pytest.raises(BundleDamaged) as caught:
+        verify(root)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
+    return caught.value
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def put(path: Path, at: int, value: int) -> int:
+    data = bytearray(path.read_bytes())
+    data[at], was = value, data[at]
+    path.write_bytes(data)
+    return was
+
+
+def test_a_hundred_random_single_byte_changes_are_all_caught_and_named(copy: Path) -> None:
+    draw = random.Random(20261130)
+    everything = [path for path in files(copy) if path.stat().st_size]
+    weights = [path.stat().st_size for path in everything]
+    places = [(path, draw.randrange(path.stat().st_size)) for path in draw.choices(everything, weights, k=100)]
+    places += [(path, draw.randrange(path.stat().st_size)) for path in everything for _ in range(4)]
+    for path, at in places:
+        new = (path.read_bytes()[at] + draw.randrange(1, 256)) % 256
+        was = put(path, at, new)
+        found = damage(copy)
+        assert (found.path, found.at) == (path.relative_to(copy).as_posix(), at), str(found)
+        assert str(found).endswith(f"byte {at} was {was:#04x} and is now {new:#04x}")
+        put(path, at, was)
+    verify(copy)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", STATEMENT, SEAL])
+def test_every_single_byte_of_what_vouches_for_the_rest_is_named(copy: Path, name: str) -> None:
+    path = copy / name
+    for at in range(0, path.stat().st_size, 7):
+        was = put(path, at, path.read_bytes()[at] ^ 1)
+        found = damage(copy)
+        assert (found.path, found.at) == (name, at), str(found)
+        put(path, at, was)
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda b: (b / "extra").touch(),
+        lambda b: (b / "witness/extra.json").write_bytes(b"{}"),
+        lambda b: (b / "logs/agent.stderr").unlink(),
+        lambda b: (b / "logs/agent.stdout").rename(b / "logs/agent.out"),
+        lambda b: shutil.rmtree(b / "logs"),
+        lambda b: (b / "nothing/in/it").mkdir(parents=True),
+        lambda b: (b / "link").symlink_to("run.json"),
+        lambda b: ((b / "run.json").unlink(), (b / "run.json").symlink_to("verdict.json")),
+        lambda b: (b / "manifest.json").unlink(),
+        lambda b: (b / STATEMENT).unlink(),
+        lambda b: (b / SEAL).unlink(),
+        lambda b: (b / STATEMENT).write_bytes(b""),
+        lambda b: (b / SEAL).write_bytes(b"[]"),
+        lambda b: (b / "manifest.json").write_bytes((b / "manifest.json").read_bytes() + b"\n"),
+        lambda b: os.truncate(b / "state/upper.tar.zst", 5000),
+        lambda b: os.truncate(b / "run.json", 0),
+    ],
+)
+def test_whatever_else_is_done_to_the_tree_is_caught(copy: Path, do: Callable[[Path], object]) -> None:
+    verify(copy)
+    do(copy)
+    damage(copy)
+
+
+def test_a_renamed_file_is_called_renamed_under_both_names(copy: Path) -> None:
+    (copy / "state/upper.tar.zst").rename(copy / "state/lower.tar.zst")
+    found = damage(copy)
+    assert found.path == "state/lower.tar.zst"
+    assert "state/upper.tar.zst was renamed to state/lower.tar.zst" in str(found)
+
+
+def test_two_files_that_changed_names_are_caught(copy: Path) -> None:
+    one, two, between = copy / "run.json", copy / "verdict.json", copy / "between"
+    one.rename(between)
+    two.rename(one)
+    between.rename(two)
+    assert damage(copy).path == "run.json"
+
+
+def test_many_changes_name_the_first_place_of_the_first_file(copy: Path) -> None:
+    state = copy / "state/upper.tar.zst"
+    for at in (190_000, 120_001, 120_000):
+        put(state, at, state.read_bytes()[at] ^ 0xFF)
+    found = damage(copy)
+    assert (found.path, found.at) == ("state/upper.tar.zst", None)
+    assert "the first change lies between byte 118784 and byte 122879" in str(found)
+    put(copy / "run.json", 5, 0)
+    assert (damage(copy).path, damage(copy).at) == ("run.json", 5)
+
+
+def test_bytes_added_at_the_end_are_named(copy: Path) -> None:
+    path = copy / "state/upper.tar.zst"
+    with path.open("ab") as file:
+        file.write(b"more")
+    found = damage(copy)
+    assert (found.path, found.at) == ("state/upper.tar.zst", 200_000)
+    assert "it had 200000 bytes and has 200004" in str(found)
+
+
+def test_statement_signed_anew_by_another_key_is_not_taken_for_the_first(copy: Path) -> None:
+    envelope = Envelope.parse((copy / STATEMENT).read_bytes(), STATEMENT)
+    forged = sign(envelope.payload.replace(b'"fail"', b'"pass"'), OTHER).dumps()
+    (copy / STATEMENT).write_bytes(forged)
+    (copy / SEAL).write_bytes(seal(forged))
+    assert damage(copy).path == STATEMENT  # the payload still names the first key
+    payload = json.loads(envelope.payload)
+    payload["predicate"]["caisson"]["key"] = OTHER.public.to_json()
+    forged = sign(json.dumps(payload).encode(), OTHER).dumps()
+    (copy / STATEMENT).write_bytes(forged)
+    (copy / SEAL).write_bytes(seal(forged))
+    assert verify(copy, [("them", SIGNER.public)]).signer == "", "whole, but by a key that is not known"
+    with pytest.raises(NotTrusted, match="not by"):
+        verify(copy, only=SIGNER.public)
+
+
+def test_whose_key_it_is_and_what_was_counted_is_told(whole: Bundle) -> None:
+    checked = verify(whole.root, [("them", OTHER.public), ("us", SIGNER.public)], only=SIGNER.public)
+    assert checked.signer == "us"
+    assert checked.files == 9
+    assert checked.witness["complete"] is True
+    assert checked.witness["emitted"] == checked.witness["delivered"] == checked.witness["recorded"] == 17
+
+
+def test_signed_counters_that_differ_from_the_bundle_are_no_evidence(tmp_path: Path) -> None:
+    bundle = sample.bundle(tmp_path / "b", signer=SIGNER, dropped=3)
+    assert verify(bundle.root).witness["dropped"] == 3
+    envelope = Envelope.parse((bundle.root / STATEMENT).read_bytes(), STATEMENT)
+    payload = json.loads(envelope.payload)
+    payload["predicate"]["witness"] |= {"complete": True, "dropped": 0}
+    forged = sign(json.dumps(payload).encode(), SIGNER).dumps()
+    (bundle.root / STATEMENT).write_bytes(forged)
+    (bundle.root / SEAL).write_bytes(seal(forged))
+    assert "differ on whether the record is complete" in str(damage(bundle.root))
+
+
+def test_older_form_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"format": "caisson.bundle/v1", "files": {}}')
+    for open_it in (verify, Bundle.open):
+        with pytest.raises(BundleError, match=r"older form caisson\.bundle/v1") as caught:
+            open_it(tmp_path)
+        assert "\n" not in str(caught.value)
+
+
+def test_folder_that_is_no_bundle_is_one_clear_line(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "not-there"):
+        with pytest.raises(BundleError, match="is no bundle"):
+            verify(place)
+
+
+@given(data=st.binary(min_size=1, max_size=5000), place=st.integers(0, 1 << 30), by=st.integers(1, 255))
+def test_any_one_byte_of_anything_is_found(data: bytes, place: int, by: int) -> None:
+    at = place % len(data)
+    changed = data[:at] + bytes([(data[at] + by) % 256]) + data[at + 1 :]
+    where = entry_of_bytes(data).difference(io.BytesIO(changed))
+    assert where is not None
+    assert (where.at, where.was, where.now) == (at, data[at], changed[at])
+
+
+def test_blocks_grow_with_the_file_and_stay_within_what_the_sums_can_tell_apart(tmp_path: Path) -> None:
+    assert [block_size(size) for size in (0, 1 << 16, (1 << 16) + 1, 1 << 40)] == [1024, 1024, 2048, 1 << 15]
+    path = tmp_path / "f"
+    path.write_bytes(random.Random(1).randbytes(3_000_001))
+    entry = entry_of(path)
+    assert entry == entry_of_bytes(path.read_bytes())
+    assert Entry.parse(entry.to_json()) == entry
+    put(path, 2_999_999, path.read_bytes()[2_999_999] ^ 0x80)
+    with path.open("rb") as file:
+        where = entry.difference(file)
+    assert where is not None and where.at == 2_999_999
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sha256": "x" * 64}, {"size": -1}, {"size": 5000}, {"block": 0}, {"block": 1 << 20}, {"tags": "!"}, {"more": 1}],
+)
+def test_bad_entry_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"its|it has"):
+        Entry.parse(entry_of_bytes(b"abc").to_json() | change)
