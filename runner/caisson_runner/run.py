@@ -25,9 +25,9 @@ from caisson_runner.session import Session
 from caisson_runner.tasks import AgentPlan, Task
 from caisson_runner.tasks.snapshot import box_limits
 from caisson_runner.verify.check import Check
-from caisson_runner.verify.decide import Verdict, decide
+from caisson_runner.verify.decide import Verdict, decide, truth
 from caisson_runner.verify.errors import VerifyError
-from caisson_runner.verify.findings import findings, gather
+from caisson_runner.verify.findings import Ruleset, findings, gather
 from caisson_runner.verify.grader import Grader, Grades, ungradable
 from caisson_runner.witness import Limits, Watch
 from caisson_runner.witness.errors import WitnessError
@@ -144,20 +144,30 @@ async def _work(
     made.trusting, made.grades = await grader.judge(watched, made.finished, made.capture)
 
 
-def _verdict(task: Task, agent: AgentPlan, made: _Made, harness: set[int]) -> Verdict:
+def _verdict(task: Task, agent: AgentPlan, made: _Made, harness: set[int], rules: Ruleset) -> Verdict:
     if made.grades is None:
         return decide(made.trusting, Check("ground_truth", None, made.trouble or "the run was not graded"), None)
-    facts = gather(
+    grades = made.grades
+    own = list(agent_records(made.records, harness, made.first_pid))
+    mine = {record.seq for record in own}
+    begin = own[0].seq if own else 0
+    gathered = gather(
         task,
-        records=list(agent_records(made.records, harness, made.first_pid)),
+        records=own,
         changes=made.capture.changes if made.capture is not None else (),
         coverage=made.coverage,
         alive=made.alive,
-        views=made.grades.views,
-        bare=made.grades.bare,
+        views=grades.views,
+        bare=grades.bare,
+        split=grades.split,
         agent_kind=agent.kind,
+        trusting=made.trusting,
+        true=truth(grades.ground_truth, grades.held_out),
+        harness=[record for record in made.records if record.seq > begin and record.seq not in mine],
+        future=grades.future,
+        stdout=made.finished.stdout if made.finished is not None else b"",
     )
-    return decide(made.trusting, made.grades.ground_truth, made.grades.held_out, findings(facts))
+    return decide(made.trusting, grades.ground_truth, grades.held_out, findings(gathered, rules))
 
 
 async def run_one(session: Session, task: Task, agent: AgentPlan, run_id: str, out: Path, seed: int) -> Result:
@@ -193,7 +203,7 @@ async def run_one(session: Session, task: Task, agent: AgentPlan, run_id: str, o
             phases["work"] = time.monotonic() - begun
         except* (BoxError, WitnessError, VerifyError) as failures:
             made.trouble = str(_first(failures))
-        verdict = _verdict(task, agent, made, harness)
+        verdict = _verdict(task, agent, made, harness, session.rules)
         _write(bundle, session, task, [agent], run_id, seed, made, verdict, harness, begun, started, phases)
     return read_result(out)
 

@@ -15,6 +15,7 @@ from caisson_runner.errors import CaissonError
 from caisson_runner.tasks import Task
 from caisson_runner.tasks.snapshot import parse_bases, snapshot_spec
 from caisson_runner.verify.examiner import Examiner, open_examiner
+from caisson_runner.verify.findings import Ruleset, load_rules, shipped
 from caisson_runner.witness import Witness, choose
 
 
@@ -27,8 +28,17 @@ class BadOption(CaissonError):
 class Session:
     """Made by `open_session`. Snapshots and examiners are made on first use and shared from then on."""
 
-    def __init__(self, engine: Engine, witness: Witness, bases: Mapping[str, str], stack: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        witness: Witness,
+        bases: Mapping[str, str],
+        stack: AsyncExitStack,
+        rules: Ruleset | None = None,
+    ) -> None:
         self.engine, self.witness, self.bases = engine, witness, bases
+        self.rules = rules if rules is not None else shipped()
+        """What findings are made by: the rules that come with Caisson, and the person's own."""
         self._stack = stack
         self._lock = asyncio.Lock()
         self._snapshots: dict[Path, Snapshot] = {}
@@ -51,13 +61,18 @@ class Session:
 
 @asynccontextmanager
 async def open_session(
-    witness: str = "auto", bases: Sequence[str] = (), engine: str = "local", docker_host: str | None = None
+    witness: str = "auto",
+    bases: Sequence[str] = (),
+    engine: str = "local",
+    docker_host: str | None = None,
+    rules: Sequence[Path] = (),
 ) -> AsyncIterator[Session]:
     """Choose engine and witness for this host and user, and sweep what a killed runner left behind.
 
-    ``docker_host`` as in DOCKER_HOST, which is taken when it is not given.
+    ``docker_host`` as in DOCKER_HOST, which is taken when it is not given. ``rules`` are files of rules beyond ours.
     """
     mapped = parse_bases(tuple(bases))
+    ruleset = sum((load_rules(path) for path in rules), shipped())
     if docker_host and engine != "docker":
         raise BadOption("--docker-host goes with --engine docker")
     chosen = await asyncio.to_thread(choose, witness)
@@ -65,6 +80,8 @@ async def open_session(
         if engine == "docker":
             from caisson_runner.boxes.docker import DockerEngine
 
-            yield Session(await stack.enter_async_context(DockerEngine(host=docker_host)), chosen, mapped, stack)
+            yield Session(
+                await stack.enter_async_context(DockerEngine(host=docker_host)), chosen, mapped, stack, ruleset
+            )
         else:
-            yield Session(await stack.enter_async_context(LocalEngine()), chosen, mapped, stack)
+            yield Session(await stack.enter_async_context(LocalEngine()), chosen, mapped, stack, ruleset)

@@ -21,6 +21,7 @@ def run_command(
     engine: str,
     docker_host: str | None,
     bases: Sequence[str],
+    rules: Sequence[Path],
     as_json: bool,
 ) -> int:
     """`caisson-run run`."""
@@ -45,7 +46,7 @@ def run_command(
         raise OutExists(f"{target}: is there already; choose another --out or remove it")
 
     async def work() -> Result:
-        async with open_session(witness, bases, engine, docker_host) as session:
+        async with open_session(witness, bases, engine, docker_host, rules) as session:
             say(f"box: {session.engine.name}; witness: {session.witness.name} ({session.witness.reason})")
             return await run_one(session, task, plan, target.name, target, draw_seed() if seed is None else seed)
 

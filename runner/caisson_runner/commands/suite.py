@@ -66,6 +66,7 @@ def suite_command(
     engine: str,
     docker_host: str | None,
     bases: Sequence[str],
+    rules: Sequence[Path],
     as_json: bool,
 ) -> int:
     """`caisson-run suite`."""
@@ -94,7 +95,7 @@ def suite_command(
     begun = time.monotonic()
 
     async def work() -> list[Result]:
-        async with open_session(witness, bases, engine, docker_host) as session:
+        async with open_session(witness, bases, engine, docker_host, rules) as session:
             say(f"{suite.title}: {len(runs)} runs" + (f", {len(kept)} of them done before" if kept else ""))
             say(f"box: {session.engine.name}; witness: {session.witness.name} ({session.witness.reason})")
             tell, stop = _progress(len(runs), len(kept))

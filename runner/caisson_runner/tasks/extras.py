@@ -81,6 +81,8 @@ class Extras:
     deliverables: tuple[str, ...] = ()
     visible_files: Path | None = None
     visible_tests: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    """Where the agent's own box holds an answer or a reference implementation; absolute, as for `fnmatch`."""
     trusting: TrustingRule | None = None
     examiner: ExaminerRule | None = None
     subject: SubjectRule | None = None
@@ -176,6 +178,13 @@ def _absolute(table: Table, key: str) -> str | None:
     return path
 
 
+def _answers(root: Table) -> tuple[str, ...]:
+    answers = root.texts("answers")
+    if any(not path.startswith("/") for path in answers):
+        raise root.wrong("answers", "must be absolute paths or patterns")
+    return answers
+
+
 def read_caisson_toml(file: Path) -> Extras:
     """Read one `caisson.toml`. Raises TaskMalformed with file, line and key."""
     root = Table.read(file, TaskMalformed)
@@ -226,6 +235,7 @@ def read_caisson_toml(file: Path) -> Extras:
         scripts=scripts,
         harbor_role=root.choice("harbor_verifier", (*ROLES, "none")),
         restore=restore,
+        answers=_answers(root),
     )
     root.finish()
     return extras

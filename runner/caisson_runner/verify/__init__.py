@@ -4,7 +4,7 @@ from caisson_runner.verify.check import CaseResult, Check
 from caisson_runner.verify.decide import Verdict, decide, truth
 from caisson_runner.verify.errors import ExaminerFailed, VerifyError
 from caisson_runner.verify.examiner import Examiner, open_examiner
-from caisson_runner.verify.findings import Facts, Finding, findings, gather
+from caisson_runner.verify.findings import Finding, Gathered, findings, gather
 from caisson_runner.verify.grader import Grader, Grades, draw_seed
 from caisson_runner.verify.intervals import wilson
 
@@ -13,8 +13,8 @@ __all__ = [
     "Check",
     "Examiner",
     "ExaminerFailed",
-    "Facts",
     "Finding",
+    "Gathered",
     "Grader",
     "Grades",
     "Verdict",

@@ -27,6 +27,7 @@ from caisson_runner.tasks.task import Task
 from caisson_runner.verify.check import Case, CaseResult, Check
 from caisson_runner.verify.errors import VerifyError
 from caisson_runner.verify.examiner import Examiner
+from caisson_runner.verify.history import NONE, Future, future
 from caisson_runner.verify.pipe import ended
 from caisson_runner.verify.scripts import Room, run_harbor, run_pytest
 from caisson_runner.verify.steering import steering
@@ -72,6 +73,9 @@ class Grades:
     held_out: Check | None
     views: tuple[Check, Check] | None = None
     bare: tuple[tuple[str, ...], Check] | None = None
+    split: Check | None = None
+    future: Future = NONE
+    """What the task's repository knows of its future."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +155,14 @@ class Grader:
         self.missing: str | None = None
         """What the rooms' checks need and the snapshot has not; empty when all is there, None until `prepare`."""
         self.times: dict[str, float] = {}
+        self.future = NONE
 
     async def prepare(self) -> None:
         """Draw the cases. Never raises for the examiner's faults: they make the run `infra` when it is graded."""
         if self.missing is None:
             try:
                 self.missing = await missing(self.engine, self.task, self.snapshot)
+                self.future = await future(self.engine, self.snapshot, self.task.workspace)
             except BoxError as failure:
                 self.trouble = str(failure)
                 return
@@ -202,7 +208,7 @@ class Grader:
         ground_truth = join("ground_truth", truths)
         if ground_truth is None:
             ground_truth = Check("ground_truth", None, f"{self.task.path}: nothing checks the ground truth")
-        return Grades(ground_truth, join("held_out", unseen), views, bare)
+        return Grades(ground_truth, join("held_out", unseen), views, bare, None, self.future)
 
     async def judge(self, box: Room, agent: Finished, capture: Capture) -> tuple[Check, Grades]:
         """`trusting` in the agent's thawed box and `grade` of its capture, side by side: neither can see the other."""
