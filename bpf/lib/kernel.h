@@ -22,6 +22,15 @@
 		(u32)bpf_probe_read_kernel(&(dst), sizeof(dst), (void *)((u64)(ptr) + OFFSET(type, member))); \
 	})
 
+/*
+ * bcc reads all of /proc/kallsyms, a second of work, when it meets the two helpers under its own names: it wants to know
+ * whether the kernel has them. It has; the loader asks for 5.10.
+ */
+static int (*read_user)(void *to, u32 size, const void *from) = (void *)BPF_FUNC_probe_read_user;
+static int (*read_user_str)(void *to, u32 size, const void *from) = (void *)BPF_FUNC_probe_read_user_str;
+#define bpf_probe_read_user read_user
+#define bpf_probe_read_user_str read_user_str
+
 /* Makes the compiler forget what it knows about a number, so that the mask behind it stays in the code. */
 #define OPAQUE(x) asm volatile("" : "+r"(x))
 

@@ -2,7 +2,7 @@
 """The one-shot loader: compile, load, attach, pin, write the manifest, exit.
 
 Runs on the distribution's own Python, because bcc comes from the distribution; standard library and bcc only, and
-of this package only ``btf.py``, ``rules.py`` and ``trial.py``. The daemon starts it as a child and never holds bcc
+of this package only what lies beside it and is said to be so. The daemon starts it as a child and never holds bcc
 itself.
 
 No kernel headers are used: with headers of another version bcc compiles, loads and silently reads garbage. A small
@@ -12,36 +12,42 @@ Exit codes: 0 done; 3 refused, with one line on standard error.
 """
 
 import argparse
-import ctypes
 import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":  # on its own, beside its neighbour and without the package
     sys.path.insert(0, str(Path(__file__).resolve().parent))
+    import parts  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
+    import pruned  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     import rules  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     import stored  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
+    import tree  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     import trial  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     from btf import Btf, BtfError  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
 else:
-    from caisson_tracerd import rules, stored, trial
+    from caisson_tracerd import parts, pruned, rules, stored, tree, trial
     from caisson_tracerd.btf import Btf, BtfError
 
-BTF = Path("/sys/kernel/btf/vmlinux")
+BTF = tree.BTF
 OVERLAY_BTF = Path("/sys/kernel/btf/overlay")
+TREES = tree.TREES
+Refused = tree.Refused
+kernel_types, helpers_missing = tree.kernel_types, tree.helpers_missing
+write_source_tree, sweep_trees = tree.write_source_tree, tree.sweep_trees
 API = 1
-TREES = "caisson-types-"
 TIERS = ("auto", "trampoline", "tracepoint")
 HOOKS = (
     "sys_enter", "sys_exit", "sched_process_fork", "sched_process_exec", "sched_process_exit", "inet_sock_set_state",
@@ -50,52 +56,6 @@ HOOKS = (
 PINNED_MAPS = ("boxes", "rings", "levels", "stages")
 OPTIONAL = re.compile(r"(io_\w+|ovl_inode)__\w+|cgroup__ancestor\w*")
 """Members that some kernels lack; the sources ask ``#ifdef CAISSON_HAS_…`` or for what they belong to."""
-
-KCONFIG = """#pragma once
-#define CONFIG_BPF_SYSCALL 1
-#define PAGE_SIZE 4096
-#define __always_inline inline __attribute__((always_inline))
-#define _UAPI__LINUX_BPF_H__
-#define __LINUX_BPF_H__
-#include <vmlinux.h>
-#ifndef offsetof
-#define offsetof(type, member) __builtin_offsetof(type, member)
-#endif
-"""
-VERSION = """#pragma once
-#define KERNEL_VERSION(a,b,c) (((a) << 16) + ((b) << 8) + (c))
-#define LINUX_VERSION_CODE KERNEL_VERSION(5,10,0)
-"""
-EMPTY = (
-    "include/linux/log2.h",
-    "include/asm/page.h",
-    "include/uapi/linux/if_packet.h",
-    "include/uapi/linux/if_ether.h",
-    "include/uapi/linux/ptrace.h",
-    "include/uapi/linux/bpf.h",
-    "include/linux/bpf.h",
-    "include/linux/types.h",
-    "include/linux/bpf_common.h",
-)
-FOLDERS = ("include/generated/uapi", "arch/x86/include/generated", "arch/x86/include/uapi")
-TYPES_HEAD = '#define BPF_NO_PRESERVE_ACCESS_INDEX\n#pragma clang diagnostic ignored "-Wvisibility"\n'
-
-
-class Refused(Exception):
-    """One line for a person."""
-
-
-def kernel_types() -> str:
-    """The running kernel's types as C."""
-    if not BTF.exists():
-        raise Refused(f"this kernel has no BTF at {BTF}; it needs CONFIG_DEBUG_INFO_BTF")
-    tool = shutil.which("bpftool", path="/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin")
-    if tool is None:
-        raise Refused("bpftool is missing; install the package bpftool")
-    dump = subprocess.run([tool, "btf", "dump", "file", str(BTF), "format", "c"], capture_output=True, text=True)
-    if dump.returncode:
-        raise Refused(f"bpftool could not read {BTF}: {dump.stderr.strip().splitlines()[:1]}")
-    return dump.stdout
 
 
 def all_types() -> Btf:
@@ -108,30 +68,6 @@ def all_types() -> Btf:
         if modprobe is not None:
             subprocess.run([modprobe, "-q", "overlay"], capture_output=True, timeout=30)
     return Btf.read(OVERLAY_BTF, btf) if OVERLAY_BTF.exists() else btf
-
-
-def helpers_missing(types: str) -> str:
-    """Names of helpers that bcc's header speaks of and an older kernel lacks, as numbers that no kernel accepts."""
-    mapped = Path("/proc/self/maps").read_text()
-    found = re.search(r"(/\S+/libbcc\.so\S*)", mapped)
-    names = set(re.findall(rb"BPF_FUNC_(\w+)", Path(found.group(1)).read_bytes())) if found else set()
-    known = set(re.findall(r"BPF_FUNC_(\w+) =", types))
-    return "".join(f"#define BPF_FUNC_{name} 0x7ffffff\n" for name in sorted({n.decode() for n in names} - known))
-
-
-def write_source_tree(root: Path, types: str) -> None:
-    """The smallest kernel source tree bcc accepts."""
-    files = {
-        "include/vmlinux.h": TYPES_HEAD + types,
-        "include/linux/kconfig.h": KCONFIG,
-        "include/linux/version.h": VERSION,
-    }
-    files.update(dict.fromkeys(EMPTY, "#pragma once\n"))
-    for folder in FOLDERS:
-        (root / folder).mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
 
 
 def source_files(folder: Path) -> list[Path]:
@@ -211,22 +147,6 @@ def tracepoints(defines: dict[str, int]) -> tuple[str, ...]:
     return (*HOOKS, submit, "io_uring_complete")
 
 
-def fill(bpf: Any, programs: Any) -> None:
-    """The table of calls, and the programs the others call."""
-    import ctypes
-
-    calls = programs[b"rules"]
-    for number, words in enumerate(rules.table()):
-        if any(words):
-            leaf = calls.Leaf()
-            leaf.word[0], leaf.word[1] = words
-            calls[ctypes.c_uint32(number)] = leaf
-    stages = programs[b"stages"]
-    for name, number in rules.PROGRAMS.items():
-        function = programs.load_func(name.encode(), bpf.RAW_TRACEPOINT)
-        stages[ctypes.c_int(number)] = ctypes.c_int(function.fd)
-
-
 def fields_used(text: str) -> set[tuple[str, str]]:
     """(structure, member) of every READ, READ_PLACE and OFFSET in the sources."""
     plain = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
@@ -237,29 +157,12 @@ def fields_used(text: str) -> set[tuple[str, str]]:
     return {(owner, member) for owner, member in found if owner != "type"}
 
 
-def sweep_trees() -> None:
-    """Remove the source trees of loaders that were killed; a living loader holds a lock on its own."""
-    for tree in Path(tempfile.gettempdir()).glob(f"{TREES}*"):
-        try:
-            handle = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            if os.fstat(handle).st_uid == os.geteuid():
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(tree, ignore_errors=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(handle)
-
-
 def load(
     sources: Path, pins: Path, level: int, tier: str = "auto", cache: tuple[Path, str] | None = None
 ) -> dict[str, Any]:
     """Compile, load, attach and pin everything; returns the manifest."""
     started = time.monotonic()
-    types = kernel_types()
+    dump = tree.Dump()
     text = flatten(sources / "witness.c", set())
     try:
         btf = all_types()
@@ -271,6 +174,8 @@ def load(
     if trial.tells_ancestors(trial.Kernel()):
         defines["CAISSON_ANCESTOR"] = 1
     tried = trial.try_all(btf) if tier != "tracepoint" else []
+    types = dump.types()
+    points = tracepoints(defines)
     sweep_trees()
     with tempfile.TemporaryDirectory(prefix=TREES) as root:
         in_use = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
@@ -279,65 +184,109 @@ def load(
         try:
             from bcc import BPF  # pyright: ignore[reportMissingImports]
             from bcc import __version__ as bcc_version  # pyright: ignore[reportMissingImports]
-            from bcc.libbcc import lib  # pyright: ignore[reportMissingImports]
         except ImportError as problem:
             raise Refused(f"bcc is missing ({problem}); install the package python3-bpfcc") from None
-        write_source_tree(Path(root), types + helpers_missing(types))
+        missing = helpers_missing(types)
+        write_source_tree(Path(root), pruned.needed(types, text, tree.own_headers()) + missing)
+        whole = False
         while True:
             hooks = [one for one in tried if one.ok]
             if tier == "trampoline" and not hooks:
                 raise Refused(f"the trampoline tier does not work here: {trial.why_none(tried)}")
-            programs = compiled(BPF, text, defines, hooks)
-            links, refused = attach_hooks(programs, hooks)
+            try:
+                found = made(BPF, text, defines, points, hooks)
+            except parts.NotCompiled as problem:
+                if whole:
+                    raise Refused(f"bcc does not compile the programs: {problem}") from None
+                whole = True  # a declaration that was left out is missed
+                write_source_tree(Path(root), types + missing)
+                continue
+            loaded, links, refused = in_kernel(found, hooks)
             if not refused:
                 break
+            loaded.close()
             tried = [refused.get(one.hook, one) for one in tried]
-    points = tracepoints(defines)
-    hooks_of = {hook: f"raw_tracepoint__{hook}" for hook in points} | {hook: hook for hook in links}
-    names = hooks_of | {name: name for name in rules.PROGRAMS}
-    code = {hook: programs.dump_func(name.encode()) for hook, name in names.items()}
-    links.update({hook: programs.raw_tracepoint_fds[hook.encode()] for hook in points})
-    pin(lib, programs, links, pins)
+    code = {label: loaded.code(label) for label in found["programs"]}
+    hooked = [*points, *(program_name(one) for one in hooks)]
+    try:
+        loaded.pin(pins, PINNED_MAPS, links)
+    except OSError as problem:
+        if pins.is_dir():
+            remove_pins(pins)
+        raise Refused(f"{pins} could not be made ({problem}); is a BPF file system mounted there?") from None
     manifest = {
         "api": API,
         "tier": "trampoline" if hooks else "tracepoint",
         "tier_reason": "" if hooks else trial.why_none(tried),
         "trampoline": [one.as_dict() for one in tried],
-        "hooks": list(hooks_of),
+        "hooks": hooked,
         "sources": source_digest(sources),
-        "bytecode_sha256": {hook: hashlib.sha256(found).hexdigest() for hook, found in code.items()},
-        "instructions": {hook: len(found) // 8 for hook, found in code.items()},
+        "bytecode_sha256": {label: hashlib.sha256(one).hexdigest() for label, one in code.items()},
+        "instructions": {label: len(one) // 8 for label, one in code.items()},
         "kernel": os.uname().release,
         "machine": os.uname().machine,
         "btf_sha256": hashlib.sha256(BTF.read_bytes()).hexdigest(),
         "bcc": bcc_version,
         "definitions": {name: value for name, value in defines.items() if "_SIZE_" not in name},
-        "maps": {name: {"entries": programs[name.encode()].max_entries} for name in PINNED_MAPS},
+        "maps": {name: {"entries": found["maps"][name]["entries"]} for name in PINNED_MAPS},
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "pins": str(pins),
         "load_seconds": round(time.monotonic() - started, 3),
     }
     if cache is not None and not hooks:
         try:
-            stored.save(cache[0], cache[1], manifest, hooks_of, code, PINNED_MAPS, rules.PROGRAMS)
+            stored.save(cache[0], cache[1], manifest, found)
         except OSError as problem:
             print(f"compiled programs are not kept: {problem}", file=sys.stderr)
     return manifest
 
 
 def compiled(bpf: Any, text: str, defines: dict[str, int], hooks: list[trial.Tried]) -> Any:
-    """The programs with these hooks; the tracepoints are loaded and attached."""
+    """bcc's object for the programs with these hooks; it has loaded nothing."""
     chosen = dict(defines)
     if hooks:
         chosen["CAISSON_TRAMPOLINE"] = 1
         chosen.update({f"CAISSON_HOOK_{one.hook.upper()}": 1 for one in hooks})
     flags = [f"-D{name}={value}" for name, value in chosen.items()]
+    bpf._trace_autoload = lambda self: None  # it would read all of /proc/kallsyms, and load one after the other
+    return bpf(text=text, cflags=[*flags, "-Wno-unused-function", "-Wno-address-of-packed-member"])
+
+
+def made(
+    bpf: Any, text: str, defines: dict[str, int], points: tuple[str, ...], hooks: list[trial.Tried]
+) -> dict[str, Any]:
+    """Everything the kernel is to be given, as `stored` takes it."""
+    functions = {point: f"raw_tracepoint__{point}" for point in points}
+    functions |= {program_name(one): program_name(one) for one in hooks}
+    functions |= {name: name for name in rules.PROGRAMS}
+
+    def compile_text(part: str) -> Callable[[str], bytes]:
+        programs = compiled(bpf, part, defines, hooks)
+        return lambda name: bytes(programs.dump_func(name.encode()))
+
+    programs, maps = parts.compiled(compile_text, text, functions)
+    table = {str(number): struct.pack("QQ", *words).hex() for number, words in enumerate(rules.table()) if any(words)}
+    return {
+        "programs": programs,
+        "maps": maps,
+        "contents": {"rules": table},
+        "points": list(points),
+        "pinned": list(PINNED_MAPS),
+        "stages": dict(rules.PROGRAMS),
+    }
+
+
+def in_kernel(
+    found: dict[str, Any], hooks: list[trial.Tried]
+) -> tuple[stored.Loaded, dict[str, int], dict[str, trial.Tried]]:
+    """Loaded and attached: (what is held, links by name, hooks the kernel refuses now)."""
     try:
-        programs = bpf(text=text, cflags=[*flags, "-Wno-unused-function", "-Wno-address-of-packed-member"])
-        fill(bpf, programs)
-        return programs
-    except Exception as problem:
-        raise Refused(f"the kernel or bcc refused the programs: {problem}") from problem
+        loaded = stored.Loaded(found)
+        loaded.load([*found["points"], *found["stages"]], found["stages"])
+        links, refused = attach_hooks(loaded, hooks)
+        return loaded, links if refused else links | loaded.attach(found["points"]), refused
+    except OSError as problem:
+        raise Refused(f"the kernel refused the programs: {problem.strerror or problem}") from problem
 
 
 def program_name(one: trial.Tried) -> str:
@@ -345,20 +294,20 @@ def program_name(one: trial.Tried) -> str:
     return f"{'fexit' if one.how == 'fexit' else 'security'}__{one.hook}"
 
 
-def attach_hooks(programs: Any, hooks: list[trial.Tried]) -> tuple[dict[str, int], dict[str, trial.Tried]]:
+def attach_hooks(loaded: stored.Loaded, hooks: list[trial.Tried]) -> tuple[dict[str, int], dict[str, trial.Tried]]:
     """(links by name, hooks whose program the kernel refuses now). What is refused is left out of the next try."""
     kernel = trial.Kernel()
     links, refused = {}, {}
     for one in hooks:
         name = program_name(one)
         try:
-            program = kernel.load(programs.dump_func(name.encode()), one.how, one.number, one.hook)
+            program = kernel.load(loaded.code(name), one.how, one.number, one.hook)
             links[name] = kernel.attach(program)
             os.close(program)
         except OSError as problem:
             reason = f"the verifier refuses the program: {problem.strerror}"
             try:  # once more, for what it says
-                os.close(kernel.load(programs.dump_func(name.encode()), one.how, one.number, one.hook, log=True))
+                os.close(kernel.load(loaded.code(name), one.how, one.number, one.hook, log=True))
             except OSError as told:
                 reason = f"the verifier refuses the program: {told.strerror}"
             refused[one.hook] = replace(one, ok=False, reason=reason)
@@ -366,17 +315,6 @@ def attach_hooks(programs: Any, hooks: list[trial.Tried]) -> tuple[dict[str, int
         for link in links.values():
             os.close(link)
     return links, refused
-
-
-def pin(lib: Any, programs: Any, links: dict[str, int], pins: Path) -> None:
-    """All or nothing: links and maps under one folder."""
-    (pins / "boxes_rings").mkdir(parents=True, mode=0o700)
-    wanted = {f"map_{name}": programs[name.encode()].map_fd for name in PINNED_MAPS}
-    wanted.update({f"link_{hook}": link for hook, link in links.items()})
-    for name, descriptor in wanted.items():
-        if lib.bpf_obj_pin(descriptor, str(pins / name).encode()) != 0:
-            remove_pins(pins)
-            raise Refused(f"{pins / name} could not be pinned; is a BPF file system mounted there?")
 
 
 def remove_pins(pins: Path) -> None:
@@ -387,13 +325,6 @@ def remove_pins(pins: Path) -> None:
         for name in folders:
             (Path(top) / name).rmdir()
     pins.rmdir()
-
-
-def end_with_parent(parent: int) -> None:
-    """A daemon that is killed while it waits for us must find nothing half made later on."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:  # it was killed before we came here
-        os._exit(3)
 
 
 def main() -> int:
@@ -408,7 +339,7 @@ def main() -> int:
     parser.add_argument("--parent", type=int, help="process to end with")
     options = parser.parse_args()
     if options.parent:
-        end_with_parent(options.parent)
+        parts.end_with_parent(options.parent)
     try:
         cache = (options.cache, options.key) if options.cache else None
         manifest = load(options.sources, options.pins, options.level, options.tier, cache)

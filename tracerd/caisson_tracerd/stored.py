@@ -13,9 +13,12 @@ import ctypes
 import hashlib
 import json
 import os
+import resource
 import struct
+import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,9 @@ FOLDER = Path("/var/cache/caisson")
 """For root alone. ``CAISSON_CACHE`` names another, or none when it is empty."""
 KEPT = 3
 """Sets of programs: kernels and versions one goes back and forth between."""
+_LOADERS = 4
+"""Threads at most that wait for the verifier."""
+_LOG_BYTES = 1 << 20
 _NR = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _LOOKUP, _UPDATE, _PROG_LOAD, _OBJ_PIN, _INFO, _RAW_OPEN = 0, 1, 2, 5, 6, 15, 17
 _RAW_TRACEPOINT, _PROG_ARRAY, _HASH_OF_MAPS, _RINGBUF = 17, 3, 13, 27
@@ -46,7 +52,8 @@ def key(sources: Path, level: int) -> str:
     """Everything that decides what the loader makes."""
     seen = hashlib.sha256()
     here = Path(__file__).resolve().parent
-    own = [here / name for name in ("loader.py", "stored.py", "rules.py", "trial.py", "btf.py", "header.py")]
+    names = ("loader", "stored", "rules", "trial", "btf", "parts", "pruned", "tree")
+    own = [here / f"{name}.py" for name in names]
     files = sorted(path for path in sources.rglob("*") if path.suffix in (".c", ".h"))
     bcc = sorted(Path("/usr/lib").glob("*/libbcc.so*"))
     types = [Path("/sys/kernel/btf") / name for name in ("vmlinux", "overlay")]
@@ -62,16 +69,8 @@ def key(sources: Path, level: int) -> str:
     return seen.hexdigest()
 
 
-def save(
-    where: Path,
-    name: str,
-    manifest: Mapping[str, Any],
-    points: Iterable[str],
-    code: Mapping[str, bytes],
-    pinned: Iterable[str],
-    stages: Mapping[str, int],
-) -> None:
-    """Write down what is loaded: code by tracepoint (``points``) or program, ``stages`` by place in their table."""
+def taken(code: Mapping[str, bytes]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Programs whose maps this process holds, as (programs, shapes of their maps) that any process can make anew."""
     maps: dict[str, dict[str, Any]] = {}
     programs: dict[str, Any] = {}
     for label, instructions in code.items():
@@ -80,16 +79,91 @@ def save(
             shape = _shape(descriptor)
             uses[str(at)] = shape["name"]
             maps.setdefault(shape["name"], shape)
-            if shape["name"] == "rules":
-                shape["content"] = maps["rules"].get("content") or _content(descriptor, shape)
-                maps["rules"] = shape
         programs[label] = {"code": instructions.hex(), "maps": uses}
-    document = json.dumps(
-        {
-            "manifest": dict(manifest), "points": list(points), "programs": programs, "maps": maps,
-            "pinned": list(pinned), "stages": dict(stages),
-        }
-    )  # fmt: skip
+    return programs, maps
+
+
+class Loaded:
+    """Programs in the kernel and their maps, held by this process until `close`. Methods raise OSError."""
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        """``programs`` by label and ``maps`` by name, as `taken` told them; ``contents`` of maps by place."""
+        self._programs: Mapping[str, Any] = found["programs"]
+        self._held: list[int] = []
+        self.maps: dict[str, int] = {}
+        self.programs: dict[str, int] = {}
+        _raise_locked_memory()
+        try:
+            for name, shape in found["maps"].items():
+                self.maps[name] = _made(shape, self._held)
+                for number, content in found["contents"].get(name, {}).items():
+                    _update(self.maps[name], struct.pack("I", int(number)), bytes.fromhex(content))
+        except BaseException:
+            self.close()
+            raise
+
+    def code(self, label: str) -> bytes:
+        """A program's instructions with the descriptors of these maps."""
+        program = self._programs[label]
+        instructions = bytearray.fromhex(program["code"])
+        for at, name in program["maps"].items():
+            struct.pack_into("<i", instructions, int(at) * 8 + 4, self.maps[name])
+        return bytes(instructions)
+
+    def load(self, labels: Iterable[str], places: Mapping[str, int]) -> None:
+        """Have the verifier look at each, on every core; ``places``: of those that others call, in their table."""
+        waiting = sorted(labels, key=lambda label: len(self._programs[label]["code"]))
+        problems: list[OSError] = []
+
+        def work() -> None:
+            while not problems:
+                try:
+                    label = waiting.pop()
+                except IndexError:
+                    return
+                try:
+                    self.programs[label] = _loaded(label, self.code(label))
+                    self._held.append(self.programs[label])
+                except OSError as problem:
+                    problems.append(problem)
+
+        threads = [threading.Thread(target=work) for _ in range(min(_LOADERS, len(os.sched_getaffinity(0))) - 1)]
+        for thread in threads:
+            thread.start()
+        work()
+        for thread in threads:
+            thread.join()
+        if problems:
+            raise problems[0]
+        for label, place in places.items():
+            _update(self.maps["stages"], struct.pack("I", place), struct.pack("I", self.programs[label]))
+
+    def attach(self, points: Iterable[str]) -> dict[str, int]:
+        """Links of raw tracepoints, by name."""
+        links = {}
+        for point in points:
+            links[point] = _opened(point, self.programs[point])
+            self._held.append(links[point])
+        return links
+
+    def pin(self, pins: Path, maps: Iterable[str], links: Mapping[str, int]) -> None:
+        """All under one new folder."""
+        (pins / "boxes_rings").mkdir(parents=True, mode=0o700)
+        for name in maps:
+            _pin(self.maps[name], pins / f"map_{name}")
+        for name, link in links.items():
+            _pin(link, pins / f"link_{name}")
+
+    def close(self) -> None:
+        """What is pinned stays."""
+        for descriptor in self._held:
+            os.close(descriptor)
+        self._held.clear()
+
+
+def save(where: Path, name: str, manifest: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Write down what `restore` reads; ``found`` as `Loaded` takes it, with ``points``, ``pinned`` and ``stages``."""
+    document = json.dumps({**found, "manifest": dict(manifest)})
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = where / f"{name}.{os.getpid()}.part"
     part.touch(0o600)
@@ -104,29 +178,15 @@ def restore(where: Path, name: str, pins: Path) -> dict[str, Any]:
     """Load, attach and pin what was written down; returns the manifest. `Unusable` leaves no pin and no program."""
     began = time.monotonic()
     found = _read(where, name)
-    held: list[int] = []
     try:
-        maps = {}
-        for label, shape in found["maps"].items():
-            maps[label] = _made(shape, held)
-        programs = {}
-        for label, program in found["programs"].items():
-            programs[label] = _loaded(program, maps)
-            held.append(programs[label])
-        for label, place in found["stages"].items():
-            _update(maps["stages"], struct.pack("I", place), struct.pack("I", programs[label]))
-        (pins / "boxes_rings").mkdir(parents=True, mode=0o700)
-        for label in found["pinned"]:
-            _pin(maps[label], pins / f"map_{label}")
-        for point in found["points"]:
-            link = _opened(point, programs[point])
-            held.append(link)
-            _pin(link, pins / f"link_{point}")
+        loaded = Loaded(found)
+        try:
+            loaded.load(found["programs"], found["stages"])
+            loaded.pin(pins, found["pinned"], loaded.attach(found["points"]))
+        finally:
+            loaded.close()
     except (OSError, KeyError, ValueError, struct.error) as problem:
         raise Unusable(f"stored programs do not load: {problem}") from None
-    finally:
-        for descriptor in held:
-            os.close(descriptor)
     manifest: dict[str, Any] = found["manifest"]
     manifest["boot_id"] = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     manifest["pins"] = str(pins)
@@ -149,6 +209,12 @@ def _read(where: Path, name: str) -> dict[str, Any]:
         return read
     except (OSError, ValueError) as problem:
         raise Unusable(str(problem)) from None
+
+
+def _raise_locked_memory() -> None:
+    """Before 5.11 maps and programs count as locked memory, 64 KiB by default."""
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def _bpf(command: int, values: bytes) -> int:
@@ -183,18 +249,6 @@ def _shape(descriptor: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _content(descriptor: int, shape: Mapping[str, Any]) -> dict[str, str]:
-    """What an array holds, without its zeros."""
-    value = ctypes.create_string_buffer(shape["value"])
-    found = {}
-    for number in range(shape["entries"]):
-        place = ctypes.c_uint32(number)
-        _bpf(_LOOKUP, struct.pack("IIQQQ", descriptor, 0, ctypes.addressof(place), ctypes.addressof(value), 0))
-        if any(value.raw):
-            found[str(number)] = value.raw.hex()
-    return found
-
-
 def _made(shape: Mapping[str, Any], held: list[int]) -> int:
     inner = 0
     if shape["type"] == _HASH_OF_MAPS:
@@ -206,8 +260,6 @@ def _made(shape: Mapping[str, Any], held: list[int]) -> int:
     )
     descriptor = _bpf(_MAP_CREATE, values)
     held.append(descriptor)
-    for number, content in shape.get("content", {}).items():
-        _update(descriptor, struct.pack("I", int(number)), bytes.fromhex(content))
     return descriptor
 
 
@@ -216,15 +268,27 @@ def _update(descriptor: int, place: bytes, value: bytes) -> None:
     _bpf(_UPDATE, struct.pack("IIQQQ", descriptor, 0, ctypes.addressof(held), ctypes.addressof(data), 0))
 
 
-def _loaded(program: Mapping[str, Any], maps: Mapping[str, int]) -> int:
-    instructions = bytearray.fromhex(program["code"])
-    for at, label in program["maps"].items():
-        struct.pack_into("<i", instructions, int(at) * 8 + 4, maps[label])
-    code = ctypes.create_string_buffer(bytes(instructions), len(instructions))
+def _loaded(label: str, instructions: bytes) -> int:
+    try:
+        return _load(instructions, None)
+    except OSError as problem:
+        told = ctypes.create_string_buffer(_LOG_BYTES)
+        with suppress(OSError):  # once more, for what the verifier says
+            return _load(instructions, told)
+        lines = told.value.decode(errors="replace").splitlines()
+        said = [line for line in lines if line and not line.startswith(("processed ", "verification time"))]
+        why = f"{os.strerror(problem.errno or 0)}{': ' + said[-1] if said else ''}"
+        raise OSError(problem.errno, f"program {label}: {why}") from None
+
+
+def _load(instructions: bytes, told: Any) -> int:
+    code = ctypes.create_string_buffer(instructions, len(instructions))
     terms = ctypes.create_string_buffer(b"GPL")
+    log = (0, 0, 0) if told is None else (1, _LOG_BYTES, ctypes.addressof(told))
+    count = len(instructions) // 8
     values = struct.pack(
-        "IIQQ", _RAW_TRACEPOINT, len(instructions) // 8, ctypes.addressof(code), ctypes.addressof(terms)
-    )
+        "IIQQIIQ", _RAW_TRACEPOINT, count, ctypes.addressof(code), ctypes.addressof(terms), *log
+    )  # fmt: skip
     return _bpf(_PROG_LOAD, values)
 
 
