@@ -12,6 +12,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -79,7 +80,8 @@ def _pip(client: Client) -> list[Rule]:
     texts = [client.file(path) for path in settings if path and path != os.devnull]
     texts += [client.file("/etc/pip.conf"), client.file("/etc/xdg/pip/pip.conf")]
     texts += [client.home(".config/pip/pip.conf"), client.home(".pip/pip.conf")]
-    main, extra = [], []
+    main: list[str] = []
+    extra: list[str] = []
     for text in texts:
         parser = configparser.RawConfigParser(strict=False)
         try:
@@ -171,15 +173,14 @@ def _rules(name: str, urls: Iterable[str], index: str) -> list[Rule]:
             port = parts.port or (443 if parts.scheme == "https" else 80)
             below = _below(parts.path, index)
             key = (host.text, port, below)
-            common = {"ports": frozenset({port}), "paths": (Glob.parse(below),), "index": index}
             number = f"{name}-{len(rules) + 1}" if rules else name
-            if host.address is not None:
-                raise BadPattern("is an address")
-            rules.setdefault(key, Rule(number, (HostPattern.parse(host.text),), **common))  # type: ignore[arg-type]
+            hosts = () if host.address else (HostPattern.parse(host.text),)
+            networks = (ip_network(host.address),) if host.address else ()
+            ports, paths = frozenset({port}), (Glob.parse(below),)
+            rules.setdefault(key, Rule(number, hosts, networks, ports=ports, paths=paths, index=index))
         except (MalformedName, MalformedPath, BadPattern, ValueError):
-            raise ValueError(
-                f"cannot be made: this host's settings name {url[:200]!r}, for which no rule can be"
-            ) from None
+            shown = url.rpartition("@")[2][:200]
+            raise ValueError(f"cannot be made: no rule can be for {shown!r}, which this host's settings name") from None
     return list(rules.values())
 
 

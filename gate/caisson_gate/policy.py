@@ -209,35 +209,43 @@ def _check(top: Reader, policy: Policy) -> None:
     seen: set[str] = set()
     for rule in policy.allow + policy.deny:
         if rule.id in seen:
-            raise top.wrong("", f"two rules have the id {rule.id!r}; an event must name one rule")
+            raise _wrong(top, policy, rule, f"two rules have the id {rule.id!r}; an event must name one rule")
         seen.add(rule.id)
     if policy.network_mode == "no-network":
         for key in ("allow", "allowed_hosts", "bundles"):
             if top.has(key) and top.table[key]:
-                raise top.wrong(
-                    key, 'allows what network_mode = "no-network" forbids; write network_mode = "allowlist"'
-                )
-    opaque = [rule for rule in policy.allow if not rule.inspect]
-    for rule in opaque:
+                raise top.wrong(key, 'needs network_mode = "allowlist"; "no-network" allows nothing')
+    for rule in policy.allow:
+        _check_addresses(top, policy, rule)
+        if rule.inspect:
+            continue
         for other in policy.allow:
             if other.inspect and _meet(rule, other):
-                raise top.wrong(
-                    "", f"rule {rule.id!r} lets through uninspected what rule {other.id!r} says more about; keep one"
-                )
+                problem = f"is let through uninspected by rule {rule.id!r}, so no rule can say more about it; keep one"
+                raise _wrong(top, policy, other, problem)
         for other in policy.deny:
             if (not other.whole or other.methods is not None) and _meet(rule, other):
-                raise top.wrong(
-                    "", f"rule {other.id!r} denies paths or methods of a host that {rule.id!r} lets through uninspected"
-                )
-    for rule in policy.allow:
-        for network in rule.addresses:
-            for edge in (network[0], network[-1]):
-                refused = address_classes(edge) - (frozenset(OPTIONAL_CLASSES) - policy.deny_classes)
-                if refused:
-                    raise top.wrong(
-                        "",
-                        f"rule {rule.id!r}: {network} holds {', '.join(sorted(refused))} addresses, which stay denied",
-                    )
+                problem = f"denies paths or methods of a host that rule {rule.id!r} lets through uninspected"
+                raise _wrong(top, policy, other, problem)
+
+
+def _check_addresses(top: Reader, policy: Policy, rule: Rule) -> None:
+    for network in rule.addresses:
+        for edge in (network[0], network[-1]):
+            refused = address_classes(edge) - (frozenset(OPTIONAL_CLASSES) - policy.deny_classes)
+            if refused:
+                classes = ", ".join(sorted(refused))
+                raise _wrong(top, policy, rule, f"{network} holds {classes} addresses, which stay denied")
+
+
+def _wrong(top: Reader, policy: Policy, rule: Rule, problem: str) -> PolicyError:
+    """A complaint about one rule, at its place in the file if it stands there."""
+    short = 1 if policy.allow and policy.allow[0].id == SHORT_RULE else 0
+    for name, rules in (("allow", policy.allow[short:]), ("deny", policy.deny)):
+        for at, one in enumerate(rules[: len(top.table.get(name, ()))]):
+            if one is rule:
+                return top.document.error(f"{name}[{at}]", "", problem)
+    return PolicyError(top.document.source, problem, key=f"rule {rule.id}")
 
 
 def _meet(one: Rule, two: Rule) -> bool:

@@ -36,8 +36,8 @@ class Document:
                 if match[1] == "[[":
                     at = counts[current] = counts.get(current, -1) + 1
                     current = f"{current}[{at}]"
-                if current == table:
-                    header = number
+                if current == table or (not table and re.fullmatch(rf"{name}(?:\[0\])?", current)):
+                    header = header or number
             elif current == table and key and wanted.match(text):
                 return number
         return header
@@ -61,6 +61,7 @@ class Reader:
 
     def has(self, key: str) -> bool:
         """Whether the key is there."""
+        self.asked.add(key)
         return key in self.table
 
     def get(self, key: str, kind: type[T], what: str) -> T | None:
