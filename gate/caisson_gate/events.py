@@ -16,7 +16,8 @@ name_dns, …        the names the box gave, raw: DNS, CONNECT, SNI, Host or :au
 verdict, rule      ``allow``, ``deny``, or ``report`` (would be denied); the rule's id
 reason_code        a stable code, present on every denial and failure
 of                 on ``http-done``, ``ws`` and ``ws-done``: seq of the ``http`` event that was decided
-req, resp          head as ``{"version", "headers": [[name, value], …]}``; ``resp`` also ``status``
+method, url        as the box sent them; ``target`` is what was decided on: ``{"scheme", "host", "port", "path"}``
+req, resp          head as ``{"version", "headers": [[name, value], …]}``; ``resp`` also ``status`` and ``reason``
 req_sha256, …      digest and length of each body as it passed; ``resp_received_*`` where the gate changed the answer
 =================  =====================================================================================================
 """
@@ -61,6 +62,13 @@ MAX_LINE: Final = 1 << 20
 
 _HARMLESS = re.compile("[\x20-\x7e\u00a1-\u024f]*")
 """Text that reads the same to a person, a terminal and a JSON parser. Everything else is base64."""
+
+
+class Wide(bytes):
+    """A string with a wider bound: targets and header values, which replay needs whole."""
+
+
+MAX_WIDE: Final = 40_000
 
 
 class JournalDamaged(Exception):
@@ -189,6 +197,8 @@ def _encode(event: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Wide):
+        return bounded(value, MAX_WIDE)
     if isinstance(value, bytes | str):
         return bounded(value)
     if isinstance(value, Mapping):

@@ -1,0 +1,382 @@
+"""The gate's own kinds of mitmproxy's HTTP layers.
+
+mitmproxy's sans-io layers do the protocol work. What differs here: heads are read strictly before they are parsed; a
+refusal is sent at once and an upload to a refused request is cut, not read; bodies go through the exchange chunk by
+chunk and are never collected; every failure is answered in the gate's own form. Written for the layer interface that
+mitmproxy 11.0 and 12.x have in common; the differences are named where they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from mitmproxy import flow as mflow
+from mitmproxy import http
+from mitmproxy.net.http import status_codes
+from mitmproxy.net.http.validate import validate_headers
+from mitmproxy.proxy import commands, events, layer
+from mitmproxy.proxy.layers.http import (
+    DropStream,
+    HttpLayer,
+    HTTPMode,
+    HttpStream,
+    SendHttp,
+    _events,
+    validate_request,
+)
+from mitmproxy.proxy.layers.http._events import (
+    RequestData,
+    RequestEndOfMessage,
+    RequestHeaders,
+    RequestProtocolError,
+    ResponseData,
+    ResponseEndOfMessage,
+    ResponseHeaders,
+    ResponseProtocolError,
+)
+from mitmproxy.proxy.layers.http._http1 import Http1Server
+from mitmproxy.proxy.layers.http._http2 import Http2Connection, Http2Server
+
+from caisson_gate.heads import MalformedHead, UnwantedProtocol, end_of_head, read_head
+from caisson_gate.refusal import UPSTREAM_FAILED, Refusal
+
+if TYPE_CHECKING:
+    from mitmproxy.proxy.context import Context
+
+    from caisson_gate.exchange import Exchange
+    from caisson_gate.proxy_connection import GateConnection
+
+EXCHANGE: Final = "caisson"
+"""Key of the exchange in a flow's metadata."""
+MAX_REWRITE: Final = 64 << 20
+"""Of an answer that the gate has to read whole, in bytes."""
+
+_CODES: Any = getattr(_events, "ErrorCode", None)  # 12: an enum; 11: HTTP status codes
+_KILL: Any = _CODES.KILL if _CODES is not None else status_codes.NO_RESPONSE
+_CANCEL: Any = _CODES.CANCEL if _CODES is not None else status_codes.CLIENT_CLOSED_REQUEST
+
+
+def exchange_of(flow: http.HTTPFlow) -> Exchange | None:
+    """The gate's side of a flow; None before the decision."""
+    found = flow.metadata.get(EXCHANGE)
+    return None if found is None or isinstance(found, Refusal) else cast("Exchange", found)
+
+
+def refusal_of(flow: http.HTTPFlow) -> Refusal | None:
+    """What the flow is to be refused with, if it is."""
+    found = flow.metadata.get(EXCHANGE)
+    if found is None or isinstance(found, Refusal):
+        return found
+    refusal: Refusal | None = found.refusal
+    return refusal
+
+
+class Entrance(layer.Layer):
+    """The bottom of every stack, since mitmproxy's TLS layer looks below itself."""
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        child = layer.NextLayer(self.context, ask_on_start=True)
+        self._handle_event = child.handle_event  # type: ignore[method-assign]
+        yield from child.handle_event(event)
+
+
+class GateHttp1Server(Http1Server):
+    """Reads every head strictly first."""
+
+    def __init__(self, context: Context, gate: GateConnection) -> None:
+        super().__init__(context)
+        self.gate = gate
+
+    def read_headers(self, event: events.ConnectionEvent) -> layer.CommandGenerator[None]:
+        if not isinstance(event, events.DataReceived):
+            yield from super().read_headers(event)
+            return
+        buffer = bytes(self.buf)
+        try:
+            size = end_of_head(buffer)
+            if not size:
+                return
+            head = read_head(buffer[:size])
+            self.gate.check_form(head)
+            self.gate.head = head
+        except (MalformedHead, UnwantedProtocol) as problem:
+            refusal = self.gate.requests.bad_head(buffer, problem)
+            yield commands.SendData(self.conn, refusal_bytes(refusal))
+            yield commands.CloseConnection(self.conn)
+            self.state = self.done
+            return
+        yield from super().read_headers(event)
+
+
+class GateHttpLayer(HttpLayer):
+    """Makes the gate's own streams."""
+
+    def __init__(self, context: Context, mode: HTTPMode, gate: GateConnection) -> None:
+        super().__init__(context, mode)
+        self.gate = gate
+        gate.http = self
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, events.Start) and self.context.client.alpn != b"h2":
+            self.connections[self.context.client] = GateHttp1Server(self.context.fork(), self.gate)
+        yield from super()._handle_event(event)
+
+    def make_stream(self, stream_id: int) -> layer.CommandGenerator[None]:
+        self.streams[stream_id] = stream = GateStream(self.context.fork(), stream_id, self.gate)
+        yield from self.event_to_child(stream, events.Start())
+
+    def waiting(self, *, towards_box: bool) -> int:
+        """Bytes in HTTP/2 send buffers, which the other side's flow control holds back."""
+        total = 0
+        for connection, top in self.connections.items():
+            if (connection is self.context.client) is not towards_box:
+                continue
+            found: Any = top
+            while found is not None and not isinstance(found, Http2Connection):
+                found = getattr(found, "child_layer", None)
+            if found is not None:
+                total += sum(len(one.data) for buffer in found.h2_conn.stream_buffers.values() for one in buffer)
+        return total
+
+    @property
+    def h2(self) -> Http2Server | None:
+        """The box's side, when it speaks HTTP/2."""
+        found = self.connections.get(self.context.client)
+        return found if isinstance(found, Http2Server) else None
+
+
+class GateStream(HttpStream):
+    """One request and its answer."""
+
+    def __init__(self, context: Context, stream_id: int, gate: GateConnection) -> None:
+        super().__init__(context, stream_id)
+        self.gate = gate
+        self.request_ended = False
+        self.dialled = False
+        self.answering = False
+
+    @property
+    def exchange(self) -> Exchange | None:
+        flow = getattr(self, "flow", None)
+        return None if flow is None else exchange_of(flow)
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, events.Wakeup):
+            yield from self.serve_recorded()
+            return
+        if isinstance(event, RequestEndOfMessage) or (isinstance(event, RequestHeaders) and event.end_stream):
+            self.request_ended = True
+        yield from super()._handle_event(event)
+
+    # Refusals
+
+    def check_killed(self, emit_error_hook: bool) -> layer.CommandGenerator[bool]:
+        refusal = refusal_of(self.flow)
+        if refusal is not None:
+            yield from self.refuse(refusal)
+            return True
+        return (yield from super().check_killed(emit_error_hook))
+
+    def check_invalid(self, request: bool) -> layer.CommandGenerator[bool]:
+        if not request:
+            assert self.flow.response is not None
+            try:
+                validate_headers(self.flow.response)
+            except ValueError as malformed:
+                exchange = self.exchange
+                if exchange is not None:
+                    exchange.refuse(
+                        502, UPSTREAM_FAILED, f"the answer's head is malformed: {malformed}", verdict="error"
+                    )
+                    yield from self.check_killed(True)
+                    return True
+        problem = validate_request(self.mode, self.flow.request, True) if request else None
+        if problem is None:
+            return False
+        yield from self.refuse(self.gate.requests.bad_request(self.flow, problem))
+        return True
+
+    def refuse(self, refusal: Refusal) -> layer.CommandGenerator[None]:
+        """Answer in the upstream's place and end the stream; what the box still sends of it is cut off."""
+        exchange = self.exchange
+        if exchange is not None:
+            exchange.finish()
+        self.client_state = self.server_state = self.state_errored
+        self.flow.live = False
+        yield from self.leave_upstream()
+        client, h2 = self.context.client, self.gate.http.h2 if self.gate.http is not None else None
+        if self.answering:
+            yield SendHttp(ResponseProtocolError(self.stream_id, refusal.detail, _KILL), client)
+            return
+        body = b"" if self.flow.request.method == "HEAD" else refusal.body()
+        answer = http.Response(
+            http_version=b"HTTP/2.0" if h2 is not None else b"HTTP/1.1",
+            status_code=refusal.status,
+            reason=b"" if h2 is not None else status_codes.RESPONSES.get(refusal.status, "Refused").encode(),
+            headers=http.Headers(refusal.headers(len(refusal.body()))),
+            content=None,
+            trailers=None,
+            timestamp_start=0.0,
+            timestamp_end=0.0,
+        )
+        if h2 is None:
+            answer.headers["connection"] = "close"
+        yield SendHttp(ResponseHeaders(self.stream_id, answer, not body), client)
+        if body:
+            yield SendHttp(ResponseData(self.stream_id, body), client)
+        yield SendHttp(ResponseEndOfMessage(self.stream_id), client)
+        if not self.request_ended:
+            if h2 is None:
+                self.gate.cut_upload()
+            elif not h2.is_closed(self.stream_id):
+                h2.h2_conn.reset_stream(self.stream_id, 0)
+                yield commands.SendData(client, h2.h2_conn.data_to_send())
+        yield DropStream(self.stream_id)
+
+    def leave_upstream(self) -> layer.CommandGenerator[None]:
+        """Break off what was begun upstream."""
+        if self.dialled:
+            self.dialled = False
+            yield SendHttp(RequestProtocolError(self.stream_id, "refused", _CANCEL), self.context.server)
+
+    def handle_protocol_error(
+        self, event: RequestProtocolError | ResponseProtocolError
+    ) -> layer.CommandGenerator[None]:
+        exchange = self.exchange
+        unanswered = self.client_state != self.state_errored and not self.answering
+        if isinstance(event, ResponseProtocolError) and exchange is not None and unanswered and not exchange.ended:
+            reason = self.gate.upstream_problem or UPSTREAM_FAILED
+            exchange.refuse(502, reason, event.message[:500], verdict="error")
+            self.flow.error = mflow.Error(event.message)
+            self.dialled = False
+            assert exchange.refusal is not None
+            yield from self.refuse(exchange.refusal)
+            return
+        yield from super().handle_protocol_error(event)
+
+    def make_server_connection(self) -> layer.CommandGenerator[bool]:
+        if (yield from super().make_server_connection()):
+            self.dialled = True
+            exchange = self.exchange
+            if exchange is not None and self.flow.server_conn.peername:
+                exchange.upstream = self.flow.server_conn.peername[0]
+            return True
+        return False
+
+    # Request bodies
+
+    def state_stream_request_body(self, event: events.Event) -> layer.CommandGenerator[None]:
+        exchange = self.exchange
+        if isinstance(event, RequestData) and exchange is not None:
+            if exchange.take_request(event.data):
+                yield SendHttp(RequestData(self.stream_id, event.data), self.context.server)
+            else:
+                assert exchange.refusal is not None
+                yield from self.refuse(exchange.refusal)
+            return
+        if isinstance(event, RequestEndOfMessage) and exchange is not None:
+            exchange.end_request()
+        yield from super().state_stream_request_body(event)
+
+    def state_consume_request_body(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """Only replay gets here with a body: it is hashed, nothing is kept of it in memory."""
+        exchange = self.exchange
+        if exchange is None:
+            yield from super().state_consume_request_body(event)
+        elif isinstance(event, RequestData):
+            if not exchange.take_request(event.data):
+                assert exchange.refusal is not None
+                yield from self.refuse(exchange.refusal)
+        elif isinstance(event, RequestEndOfMessage):
+            exchange.end_request()
+            if exchange.room.recorded is None:
+                yield from super().state_consume_request_body(event)
+                return
+            self.client_state = self.state_done
+            self.gate.requests.find_recorded(self.flow, exchange)
+            if exchange.refusal is not None:
+                yield from self.refuse(exchange.refusal)
+            else:
+                yield from self.begin_recorded()
+
+    # Answers
+
+    def start_response_stream(self) -> layer.CommandGenerator[None]:
+        self.answering = True
+        yield from super().start_response_stream()
+
+    def state_stream_response_body(self, event: events.Event) -> layer.CommandGenerator[None]:
+        exchange = self.exchange
+        if exchange is None:
+            yield from super().state_stream_response_body(event)
+        elif isinstance(event, ResponseData):
+            chunk = exchange.take_answer(event.data)
+            if chunk is None:
+                yield from self.cut_answer(exchange)
+            elif chunk:
+                yield SendHttp(ResponseData(self.stream_id, chunk), self.context.client)
+        else:
+            if isinstance(event, ResponseEndOfMessage):
+                self.dialled = False
+                if rest := exchange.end_answer():
+                    yield SendHttp(ResponseData(self.stream_id, rest), self.context.client)
+            yield from super().state_stream_response_body(event)
+
+    def state_consume_response_body(self, event: events.Event) -> layer.CommandGenerator[None]:
+        exchange = self.exchange
+        if exchange is not None and isinstance(event, ResponseData):
+            size = len(self.response_body_buf) + len(event.data)
+            if size > MAX_REWRITE or not exchange.answer_fits(size):
+                exchange.refuse(502, "too_large", "the answer is too large to be read by the gate")
+                assert exchange.refusal is not None
+                yield from self.refuse(exchange.refusal)
+                return
+        if isinstance(event, ResponseEndOfMessage):
+            self.dialled = False
+        yield from super().state_consume_response_body(event)
+
+    def cut_answer(self, exchange: Exchange) -> layer.CommandGenerator[None]:
+        """Too much came: the box is shown that the answer is not whole."""
+        exchange.finish(error="cut off")
+        self.client_state = self.server_state = self.state_errored
+        self.flow.live = False
+        yield from self.leave_upstream()
+        if self.gate.http is not None and self.gate.http.h2 is None:
+            self.gate.abort()
+        else:
+            yield SendHttp(ResponseProtocolError(self.stream_id, "too large", _KILL), self.context.client)
+
+    # Replay
+
+    def begin_recorded(self) -> layer.CommandGenerator[None]:
+        """Send the head of a recorded answer; its body follows in chunks, as fast as the box takes them."""
+        assert self.flow.response is not None
+        self.answering = True
+        self.server_state = self.state_errored
+        yield SendHttp(ResponseHeaders(self.stream_id, self.flow.response, False), self.context.client)
+        yield from self.serve_recorded()
+
+    def serve_recorded(self) -> layer.CommandGenerator[None]:
+        exchange = self.exchange
+        if exchange is None or exchange.ended:
+            return
+        chunk = self.gate.requests.next_recorded(exchange)
+        if chunk:
+            exchange.take_answer(chunk)
+            yield SendHttp(ResponseData(self.stream_id, chunk), self.context.client)
+            yield commands.RequestWakeup(0.0)
+            return
+        exchange.end_answer()
+        exchange.finish()
+        self.flow.live = False
+        self.server_state = self.state_done
+        yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
+        yield DropStream(self.stream_id)
+
+
+def refusal_bytes(refusal: Refusal) -> bytes:
+    """A refusal as HTTP/1, after which the connection closes."""
+    body = refusal.body()
+    reason = status_codes.RESPONSES.get(refusal.status, "Refused")
+    head = b"".join(b"%s: %s\r\n" % pair for pair in refusal.headers(len(body)))
+    return b"HTTP/1.1 %d %s\r\n%sconnection: close\r\n\r\n%s" % (refusal.status, reason.encode(), head, body)
