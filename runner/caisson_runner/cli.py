@@ -340,6 +340,57 @@ def compare(
     sys.exit(compare_command(globs, quick, loads, sockets, as_json, write_docs))
 
 
+@cli.group()
+def redteam() -> None:
+    """Try to get out of our own boxes."""
+
+
+@redteam.command("routes", epilog=EXIT_CODES)
+@click.option(
+    "--engine",
+    type=click.Choice(["all", "local", "local-root", "local-rootless", "docker"]),
+    default="all",
+    show_default=True,
+    help="Whose boxes. all: every engine that can be had here; root tries the plain user's as well.",
+)
+@click.option("--only", multiple=True, metavar="GLOB", help="Only routes whose name matches. Repeatable.")
+@click.option("--quick", is_flag=True, help="The routes that matter most: under five minutes.")
+@click.option("--task", default="", metavar="PATH", help="In boxes of this task: what applies to it.")
+@click.option("--docker-host", default="", metavar="URL", help="The daemon's address; without it DOCKER_HOST counts.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Where records go.  [default: caisson-out/redteam]")
+@click.option("--sarif", type=click.Path(dir_okay=False, path_type=Path), help="Write what is wrong as SARIF too.")
+@click.option("--write-docs", is_flag=True, help="Write docs/egress.md as well.")
+@witness_option
+@base_option
+@json_option
+def redteam_routes(
+    engine: str,
+    only: Sequence[str],
+    quick: bool,
+    task: str,
+    docker_host: str,
+    out: Path | None,
+    sarif: Path | None,
+    write_docs: bool,
+    witness: str,
+    bases: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Run every known way out of a box for real, and say what was reached, what blocked it and what recorded it.
+
+    The outside is a network namespace of our own with canaries and no way out of it; nothing leaves the machine.
+    Fails when a route reached what it must not, was stopped by something else than declared, or went unrecorded.
+
+    \b
+    sudo caisson-run redteam routes --quick
+    caisson-run redteam routes --engine local --only 'local-*' --json
+    """
+    from caisson_runner.redteam.command import Wanted, redteam_command
+
+    wanted = Wanted(engine, tuple(only), quick, witness, docker_host, task, tuple(bases), out)
+    sys.exit(redteam_command(wanted, as_json, sarif, write_docs))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: errors of ours become one line on stderr and their documented exit code."""
     from caisson_runner.errors import CaissonError

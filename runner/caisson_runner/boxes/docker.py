@@ -26,6 +26,7 @@ from caisson_runner.boxes.errors import (
     BoxStartFailed,
     DiskFull,
     DockerUnavailable,
+    RequestError,
     StateInvalid,
     StateTooLarge,
 )
@@ -174,6 +175,31 @@ class DockerEngine:
             keeper.fork(spec, (theirs.fileno(),))
         return holder, await holder.up
 
+    def _shown(self, bind: Bind) -> Any:
+        """A host file, or a folder through an overlay: on its unix sockets and named pipes nobody then listens.
+
+        The overlay is a volume of the daemon's that goes with the container. Two layers, because the kernel wants them
+        where none is written to; the other is an empty folder of ours.
+        """
+        from docker.types import DriverConfig, Mount
+
+        source = bind.source.resolve()
+        if source.is_file():
+            return Mount(bind.target, str(source), "bind", read_only=True)
+        if not source.is_dir():
+            raise RequestError(f"{bind.source}: only files and folders can be shown in a box")
+        if any(char in str(source) for char in ",:\\"):
+            raise RequestError(
+                f"{bind.source}: a folder whose path holds a comma, colon or backslash cannot be shown here"
+            )
+        self._file("nothing").mkdir(exist_ok=True)
+        options = {
+            "type": "overlay",
+            "device": "overlay",
+            "o": f"ro,nosuid,nodev,lowerdir={source}:{self._file('nothing')}",
+        }
+        return Mount(bind.target, None, "volume", no_copy=True, driver_config=DriverConfig("local", options))
+
     def _options(self, box: DockerBox, parent: str, daemon: Daemon) -> dict[str, Any]:
         """What the container is made with, for ``containers.create`` of the SDK."""
         from docker.types import LogConfig, Mount, Ulimit
@@ -186,7 +212,7 @@ class DockerEngine:
         mounts = [mount(self._file("init"), docker_image.INIT), mount(self._file("empty"), "/etc/resolv.conf")]
         if box.snapshot.host_usr:
             mounts += [mount(source, target) for target, source in docker_image.host_usr().items()]
-        mounts += [mount(bind.source, bind.target) for bind in box.binds]
+        mounts += [self._shown(bind) for bind in box.binds]
         options: dict[str, Any] = {
             "image": docker_image.tag(box.snapshot),
             "name": f"caisson-{box.id}-{owner.mark().rpartition('-')[0].rpartition('-')[2]}",

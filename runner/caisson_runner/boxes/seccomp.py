@@ -39,7 +39,11 @@ REASONS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "handles": ("opens without a name", ("open_by_handle_at", "name_to_handle_at", "fanotify_init", "fanotify_mark")),
     "numa": ("moves other processes' memory", ("move_pages", "migrate_pages")),
-    "families": ("sockets that no network namespace confines (vsock, packet, alg); answered ENOSYS", ()),
+    "families": (
+        "sockets that no network namespace confines (vsock, packet, alg), and transports hardly used (SCTP, DCCP, "
+        "UDP-Lite, MPTCP, ping); answered ENOSYS",
+        (),
+    ),
     "compat32": ("32-bit and x32 calls have other numbers than this table; answered ENOSYS", ()),
 }  # fmt: skip
 """Groups refused with EPERM: name to (reason, system calls)."""
@@ -79,6 +83,13 @@ NEW_NAMESPACES: Final = 0x7E020000
 """Every CLONE_NEW* bit of clone(2); CLONE_NEWTIME (0x80) is none there."""
 _NEW_TIME: Final = 0x80
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+_STREAM, _DGRAM, _RAW = 1, 2, 3
+_KIND_MASK: Final = 0xF
+"""Above it lie SOCK_CLOEXEC and SOCK_NONBLOCK."""
+_INTERNET: Final = ((_STREAM, 0), (_STREAM, 6), (_DGRAM, 0), (_DGRAM, 17))
+"""(type, protocol) of IPv4 and IPv6: TCP and UDP. Programs can do without SCTP, DCCP, UDP-Lite, MPTCP and ping sockets
+(which a Docker daemon opens to everybody), and each is kernel surface. Raw sockets go on to the kernel, whose answer
+(no right) programs understand."""
 
 
 def _checked(allow: Collection[str]) -> None:
@@ -115,8 +126,13 @@ def profile(allow: Collection[str] = ()) -> dict[str, Any]:
     if "families" in allow:
         rule(("socket",))
     else:
-        for family in (_AF_UNIX, _AF_INET, _AF_INET6):
-            rule(("socket",), False, (0, "EQ", family, 0))
+        rule(("socket",), False, (0, "EQ", _AF_UNIX, 0))
+        for family in (_AF_INET, _AF_INET6):
+            rule(("socket",), False, (0, "EQ", family, 0), (1, "MASKED_EQ", _KIND_MASK, _RAW))
+            for kind, protocol in _INTERNET:
+                rule(
+                    ("socket",), False, (0, "EQ", family, 0), (1, "MASKED_EQ", _KIND_MASK, kind), (2, "EQ", protocol, 0)
+                )
         rule(("socket",), False, (0, "EQ", _AF_NETLINK, 0), (2, "EQ", 0, 0))
     rule(("socketpair",), False, (0, "EQ", _AF_UNIX, 0))
     return {
@@ -125,6 +141,26 @@ def profile(allow: Collection[str] = ()) -> dict[str, Any]:
         "architectures": ["SCMP_ARCH_X86_64", *(("SCMP_ARCH_X86", "SCMP_ARCH_X32") if "compat32" in allow else ())],
         "syscalls": rules,
     }
+
+
+def answer(call: str, family: int = 0, kind: int = 0, protocol: int = 0, allow: Collection[str] = ()) -> int | None:
+    """Errno this filter itself gives a call by its name (of sockets also the arguments); None where the kernel decides.
+
+    Flags of clone and unshare are taken to ask for a new namespace.
+    """
+    for group, (_, names) in REASONS.items():
+        if call in names:
+            return None if group in allow else errno.EPERM
+    if call in ("clone", "unshare", "clone3"):
+        return None if "namespaces" in allow else errno.ENOSYS
+    if call == "socketpair":
+        return None if family == _AF_UNIX else errno.ENOSYS
+    if call == "socket":
+        kind &= _KIND_MASK
+        internet = family in (_AF_INET, _AF_INET6) and (kind == _RAW or (kind, protocol) in _INTERNET)
+        known = family == _AF_UNIX or internet or (family == _AF_NETLINK and protocol == 0)
+        return None if known or "families" in allow else errno.ENOSYS
+    return None if call in _ALLOWED else errno.ENOSYS
 
 
 def build(allow: Collection[str] = ()) -> bytes:
@@ -165,8 +201,13 @@ def build(allow: Collection[str] = ()) -> bytes:
     if "families" in allow:
         rule(lib.ALLOW, "socket")
     else:
-        for family in (_AF_UNIX, _AF_INET, _AF_INET6):
-            rule(lib.ALLOW, "socket", lib.Arg(0, lib.EQ, family))
+        rule(lib.ALLOW, "socket", lib.Arg(0, lib.EQ, _AF_UNIX))
+        for family in (_AF_INET, _AF_INET6):
+            which = lib.Arg(0, lib.EQ, family)
+            rule(lib.ALLOW, "socket", which, lib.Arg(1, lib.MASKED_EQ, _KIND_MASK, _RAW))
+            for kind, protocol in _INTERNET:
+                same_kind = lib.Arg(1, lib.MASKED_EQ, _KIND_MASK, kind)
+                rule(lib.ALLOW, "socket", which, same_kind, lib.Arg(2, lib.EQ, protocol))
         rule(lib.ALLOW, "socket", lib.Arg(0, lib.EQ, _AF_NETLINK), lib.Arg(2, lib.EQ, 0))
     rule(lib.ALLOW, "socketpair", lib.Arg(0, lib.EQ, _AF_UNIX))
     descriptor = os.memfd_create("filter", os.MFD_CLOEXEC)

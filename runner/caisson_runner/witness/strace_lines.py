@@ -293,9 +293,10 @@ def read_address(text: bytes, length: int) -> tuple[int, int, bytes | None]:
         body = struct.pack(">H", port) + _packed(socket.AF_INET, body)
     elif family == socket.AF_INET6 and quoted:
         flow = int(found[1]) if (found := re.search(rb"flowinfo=htonl\((\d{1,10})\)", text)) else 0
-        scope = re.search(rb"scope_id=(?:if_nametoindex\([^)]*\)|(\d{1,10}))", text)
+        # strace names the link; a box has lo alone, which is the first of every network namespace.
+        scope = re.search(rb"scope_id=(?:if_nametoindex\(\"(lo)\"\)|if_nametoindex\([^)]*\)|(\d{1,10}))", text)
         body = struct.pack(">HI", port, flow & 0xFFFF_FFFF) + _packed(socket.AF_INET6, body)
-        body += struct.pack("<I", int(scope[1] or b"0") & 0xFFFF_FFFF if scope else 0)
+        body += struct.pack("<I", (1 if scope[1] else int(scope[2] or b"0") & 0xFFFF_FFFF) if scope else 0)
     elif family == socket.AF_UNIX and re.search(rb"sun_path=@", text):
         body = b"\0" + body
     elif family == socket.AF_NETLINK:

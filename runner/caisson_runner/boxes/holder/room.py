@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -114,14 +116,45 @@ class Room:
         calls.mount(b"overlay", self.root, b"overlay", calls.MS_NOSUID | calls.MS_NODEV, options)
 
     def _bind(self, number: int, source: int, target: bytes) -> None:
+        """Show a host file or folder.
+
+        A folder through an overlay, not by a bind: a unix socket or a named pipe in it would be a way out of the box's
+        network (its path is all it takes to connect), and through an overlay nobody listens on it.
+        """
         here = self.place + b"/b%d" % number
         name = b"/proc/self/fd/%d" % source
-        if os.path.isdir(name):
+        kind = os.stat(name).st_mode
+        if stat.S_ISDIR(kind):
             os.mkdir(here)
-        else:
+            try:
+                self._mount_view(name, here)
+            except OSError:  # a file system that cannot lie under an overlay
+                _refuse_ways_out(name)
+                calls.mount(name, here, b"", calls.MS_BIND | calls.MS_REC)
+        elif stat.S_ISREG(kind):
             os.close(os.open(here, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-        calls.mount(name, here, b"", calls.MS_BIND | calls.MS_REC)
+            calls.mount(name, here, b"", calls.MS_BIND)
+        else:
+            raise OSError(errno.EINVAL, "only files and folders can be shown in a box")
         self.binds.append((here, target))
+
+    def _mount_view(self, name: bytes, here: bytes) -> None:
+        empty = self.place + b"/e"
+        if not os.path.isdir(empty):
+            os.mkdir(empty, 0o755)
+        options = b"lowerdir=%s:%s" % (name, empty)  # the kernel wants two layers where none is written to
+        if self.rootless:
+            options += b",userxattr"
+        calls.mount(b"overlay", here, b"overlay", calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV, options)
+
+
+def _refuse_ways_out(folder: bytes) -> None:
+    """OSError when a folder that is bound as it is holds a socket or a pipe."""
+    for top, _, names in os.walk(folder + b"/."):
+        for name in names:
+            mode = os.lstat(os.path.join(top, name)).st_mode
+            if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
+                raise OSError(errno.EINVAL, f"it holds a socket or a pipe, {os.fsdecode(name)[:100]}")
 
 
 def _open(path: bytes) -> int:

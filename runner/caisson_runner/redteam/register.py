@@ -1,0 +1,151 @@
+"""The registers of routes, ``scenarios/routes/{egress,local}/routes.toml``: what there is, and what must hold of it.
+
+["ip-tcp-literal"]
+group = "B1"                      # part of the catalogue
+cases = ["a", "b"]                # each runs alone, as <id>/<case>; without: one run, named <id>
+networks = ["none", "gate"]       # which boxes it is for; both when not said
+engines = ["docker"]              # only these; all when not said
+quick = true                      # also in the quick form
+control = true                    # must be performed and recorded everywhere, or the rig is broken
+sibling = true                    # its other half runs first, in a box of its own
+blocked = "no-route|no-listener"  # what must stop it in a box without network; several with "|"
+gate = "gate:ip_literal"          # the same for a box behind the gate; "passes" where the gate lets it by on purpose
+silent = { strace = "why" }       # witnesses that cannot record it; in a box behind the gate the gate's record counts
+open = { docker = "why" }          # with this engine it reaches, and docs/threat-model.md says so
+policy = "allow-web"              # of the gate; the world's usual one when not said
+documented = "why"                # there is no script: the page says what is known
+case.b = { blocked = "seccomp" }  # where one case differs
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from caisson_runner.redteam.errors import RegisterInvalid
+
+REGISTER: Final = "routes.toml"
+FOLDERS: Final = ("egress", "local")
+NETWORKS: Final = ("none", "gate")
+ENGINES: Final = ("local-root", "local-rootless", "docker")
+_KEYS: Final = frozenset(
+    {
+        "group", "cases", "networks", "engines", "quick", "control", "sibling", "blocked", "gate", "silent", "open",
+        "policy", "documented", "case",
+    }
+)  # fmt: skip
+_PER_CASE: Final = frozenset({"networks", "engines", "blocked", "gate", "silent", "open", "policy", "quick"})
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One case of one route."""
+
+    id: str
+    case: str
+    script: Path
+    group: str
+    networks: tuple[str, ...]
+    engines: tuple[str, ...]
+    quick: bool
+    control: bool
+    sibling: bool
+    blocked: Mapping[str, frozenset[str]]
+    """What may stop it, by network."""
+    silent: Mapping[str, str]
+    """Witness to the reason why it cannot record this."""
+    open: Mapping[str, str]
+    """Engine to the reason why it is let be."""
+    policy: str
+    documented: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.id}/{self.case}" if self.case else self.id
+
+
+def load_register(folder: Path) -> list[Route]:
+    """Every case of every route below ``folder``, in the registers' order. RegisterInvalid names what is wrong."""
+    routes: list[Route] = []
+    for name in FOLDERS:
+        register = folder / name / REGISTER
+        try:
+            with register.open("rb") as file:
+                table = tomllib.load(file)
+        except (OSError, tomllib.TOMLDecodeError) as problem:
+            raise RegisterInvalid(f"{register}: {problem}") from None
+        for id, entry in table.items():
+            routes += _cases(register, id, entry)
+        if unregistered := {path.stem for path in register.parent.glob("*.py")} - table.keys():
+            raise RegisterInvalid(f"{register}: {min(unregistered)}.py is not registered: give it an entry")
+    return routes
+
+
+def select(routes: Sequence[Route], globs: Sequence[str], quick: bool) -> list[Route]:
+    """The routes whose name or id matches one of the globs; without globs the quick ones, or all."""
+    if globs:
+        chosen = [r for r in routes if any(fnmatchcase(r.name, g) or fnmatchcase(r.id, g) for g in globs)]
+        if not chosen:
+            raise RegisterInvalid(f"no route matches {' '.join(globs)}")
+        return chosen
+    return [route for route in routes if route.quick or not quick]
+
+
+def _cases(register: Path, id: str, entry: Any) -> list[Route]:
+    where = f"{register}: {id}"
+    if not isinstance(entry, dict):
+        raise RegisterInvalid(f"{where} is no table")
+    if unknown := entry.keys() - _KEYS:
+        raise RegisterInvalid(f"{where}: {min(unknown)} is no key; there are {', '.join(sorted(_KEYS))}")
+    script = register.parent / f"{id}.py"
+    if script.is_file() == ("documented" in entry):
+        raise RegisterInvalid(f"{where}: it needs a script {script.name}, or `documented`, and not both")
+    cases, special = entry.get("cases", [""]), entry.get("case", {})
+    if stray := special.keys() - set(cases):
+        raise RegisterInvalid(f"{where}: case.{min(stray)} is not among its cases")
+    return [_case(where, id, case, script, entry, special.get(case, {})) for case in cases]
+
+
+def _case(where: str, id: str, case: str, script: Path, entry: Mapping[str, Any], special: Mapping[str, Any]) -> Route:
+    if unknown := special.keys() - _PER_CASE:
+        raise RegisterInvalid(f"{where}: case.{case}.{min(unknown)} is no key of a case")
+    said = {**entry, **special}
+    networks, engines = tuple(said.get("networks", NETWORKS)), tuple(said.get("engines", ENGINES))
+    for words, known in ((networks, NETWORKS), (engines, ENGINES)):
+        if stray := set(words) - set(known):
+            raise RegisterInvalid(f"{where}: {min(stray)!r} is none of {', '.join(known)}")
+    blocked = {
+        "none": _words(said.get("blocked", "")),
+        "gate": _words(said.get("gate", said.get("blocked", ""))),
+    }
+    for network in networks:
+        if not blocked[network] and "documented" not in said:
+            raise RegisterInvalid(f"{where}: nothing says what stops {case or 'it'} with network {network}")
+    return Route(
+        id=id,
+        case=case,
+        script=script,
+        group=str(said.get("group", "")),
+        networks=networks,
+        engines=engines,
+        quick=bool(said.get("quick", False)),
+        control=bool(said.get("control", False)),
+        sibling=bool(said.get("sibling", False)),
+        blocked=blocked,
+        silent=_texts(said.get("silent", {})),
+        open=_texts(said.get("open", {})),
+        policy=str(said.get("policy", "")),
+        documented=str(said.get("documented", "")),
+    )
+
+
+def _texts(said: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(why) for name, why in said.items()}
+
+
+def _words(said: str) -> frozenset[str]:
+    return frozenset(word for word in said.split("|") if word)

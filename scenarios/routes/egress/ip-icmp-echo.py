@@ -1,0 +1,89 @@
+"""ip-icmp-echo: An echo request that carries the nonce.
+
+Does: by a datagram socket (ping without rights), or by a raw one, to 198.51.100.7. Must happen: no canary gets it, and
+nobody answers.
+"""
+
+import json
+import os
+import socket
+import struct
+import sys
+
+ROUTE = "ip-icmp-echo"
+NONCE, CASE, WORLD = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+TRIES = []
+
+
+def tried(event, op, **facts):
+    """One try and the kernel's answer; bytes become hex."""
+    TRIES.append({"event": event, "op": op, "pid": os.getpid(), **facts})
+
+
+def end(word="performed", reason="", **saw):
+    """The one line: everything tried, and what came back."""
+    facts = {"end": word, "reason": reason, "tries": TRIES, "saw": saw}
+    print(json.dumps({"route": ROUTE, "case": CASE, **facts}, default=bytes.hex), flush=True)
+    if WORLD.get("role") == "sibling":
+        sys.stdin.read()
+    os._exit(0)
+
+
+def attempt(work, *arguments):
+    """Errno of what the work raised; 0 when it went well."""
+    try:
+        work(*arguments)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+def inet(host, port, scope=0):
+    """An address as the kernel is given it."""
+    if ":" in host:
+        packed = socket.inet_pton(socket.AF_INET6, host)
+        return struct.pack("<H", socket.AF_INET6) + struct.pack(">HI", port, 0) + packed + struct.pack("<I", scope)
+    return struct.pack("<H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(8)
+
+
+def patient(one, seconds=4):
+    """Time limits the kernel keeps, so that calls stay plain blocking ones."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        one.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
+    return one
+
+
+def listen_for(one, limit=65536):
+    """What comes back until the other side closes, errs or is silent."""
+    got = b""
+    try:
+        while len(got) < limit and (chunk := one.recv(65536)):
+            got += chunk
+    except OSError as error:
+        return got, error.errno
+    return got, 0
+
+
+def make_socket(family, kind, protocol=0):
+    """A socket, or None; either way it is in the tries."""
+    try:
+        one = socket.socket(family, kind, protocol)
+    except OSError as error:
+        tried("socket", "socket", family=family, type=kind & 15, protocol=protocol, errno=error.errno)
+        return None
+    tried("socket", "socket", family=family, type=kind & 15, protocol=protocol, errno=0)
+    return one
+
+
+one = make_socket(socket.AF_INET, socket.SOCK_DGRAM if CASE == "datagram" else socket.SOCK_RAW, 1)
+if one is None:
+    end()
+patient(one, 1)
+packet = struct.pack(">BBHHH", 8, 0, 0, 1, 1) + NONCE.encode()
+total = sum(struct.unpack(f">{len(packet) // 2}H", packet))
+total = (total >> 16) + (total & 0xFFFF)
+packet = packet[:2] + struct.pack(">H", ~(total + (total >> 16)) & 0xFFFF) + packet[4:]
+wrong = attempt(one.sendto, packet, ("198.51.100.7", 0))
+tried("socket", "sendto", addr=inet("198.51.100.7", 0), errno=wrong)
+got, silent = listen_for(one, 1)
+end(errno=wrong, got=got[:200], silent=silent)

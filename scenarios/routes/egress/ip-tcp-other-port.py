@@ -1,0 +1,81 @@
+"""ip-tcp-other-port: TCP to other ports than the web's: ssh, mail, a database, a proxy, a management port.
+
+Does: connects to the case's port of 198.51.100.7, sends the nonce. Must happen: as for ip-tcp-literal.
+"""
+
+import json
+import os
+import socket
+import struct
+import sys
+
+ROUTE = "ip-tcp-other-port"
+NONCE, CASE, WORLD = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+TRIES = []
+
+
+def tried(event, op, **facts):
+    """One try and the kernel's answer; bytes become hex."""
+    TRIES.append({"event": event, "op": op, "pid": os.getpid(), **facts})
+
+
+def end(word="performed", reason="", **saw):
+    """The one line: everything tried, and what came back."""
+    facts = {"end": word, "reason": reason, "tries": TRIES, "saw": saw}
+    print(json.dumps({"route": ROUTE, "case": CASE, **facts}, default=bytes.hex), flush=True)
+    if WORLD.get("role") == "sibling":
+        sys.stdin.read()
+    os._exit(0)
+
+
+def attempt(work, *arguments):
+    """Errno of what the work raised; 0 when it went well."""
+    try:
+        work(*arguments)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+def inet(host, port, scope=0):
+    """An address as the kernel is given it."""
+    if ":" in host:
+        packed = socket.inet_pton(socket.AF_INET6, host)
+        return struct.pack("<H", socket.AF_INET6) + struct.pack(">HI", port, 0) + packed + struct.pack("<I", scope)
+    return struct.pack("<H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(8)
+
+
+def patient(one, seconds=4):
+    """Time limits the kernel keeps, so that calls stay plain blocking ones."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        one.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
+    return one
+
+
+def listen_for(one, limit=65536):
+    """What comes back until the other side closes, errs or is silent."""
+    got = b""
+    try:
+        while len(got) < limit and (chunk := one.recv(65536)):
+            got += chunk
+    except OSError as error:
+        return got, error.errno
+    return got, 0
+
+
+def tcp(host, port, data, scope=0):
+    """Connect, send, listen: the errno and what came back."""
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with patient(socket.socket(kind, socket.SOCK_STREAM)) as one:
+        where = (host, port, 0, scope) if ":" in host else (host, port)
+        wrong = attempt(one.connect, where)
+        tried("connect", "connect", addr=inet(host, port, scope), errno=wrong)
+        if wrong:
+            return wrong, b""
+        if wrong := attempt(one.sendall, data):
+            return wrong, b""
+        return listen_for(one)[::-1]
+
+
+wrong, got = tcp("198.51.100.7", int(CASE), NONCE.encode())
+end(errno=wrong, got=got[:300])

@@ -1,0 +1,70 @@
+"""ip-udp-send: A plain datagram.
+
+Does: sends the nonce to 198.51.100.5:9999; the call may well say that it was sent. Must happen: no canary gets it.
+"""
+
+import json
+import os
+import socket
+import struct
+import sys
+
+ROUTE = "ip-udp-send"
+NONCE, CASE, WORLD = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+TRIES = []
+
+
+def tried(event, op, **facts):
+    """One try and the kernel's answer; bytes become hex."""
+    TRIES.append({"event": event, "op": op, "pid": os.getpid(), **facts})
+
+
+def end(word="performed", reason="", **saw):
+    """The one line: everything tried, and what came back."""
+    facts = {"end": word, "reason": reason, "tries": TRIES, "saw": saw}
+    print(json.dumps({"route": ROUTE, "case": CASE, **facts}, default=bytes.hex), flush=True)
+    if WORLD.get("role") == "sibling":
+        sys.stdin.read()
+    os._exit(0)
+
+
+def attempt(work, *arguments):
+    """Errno of what the work raised; 0 when it went well."""
+    try:
+        work(*arguments)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+def inet(host, port, scope=0):
+    """An address as the kernel is given it."""
+    if ":" in host:
+        packed = socket.inet_pton(socket.AF_INET6, host)
+        return struct.pack("<H", socket.AF_INET6) + struct.pack(">HI", port, 0) + packed + struct.pack("<I", scope)
+    return struct.pack("<H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(8)
+
+
+def patient(one, seconds=4):
+    """Time limits the kernel keeps, so that calls stay plain blocking ones."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        one.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
+    return one
+
+
+def udp(host, port, data, seconds=1):
+    """Send one datagram and listen a moment: the errno and what came back."""
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with patient(socket.socket(kind, socket.SOCK_DGRAM), seconds) as one:
+        wrong = attempt(one.sendto, data, (host, port))
+        tried("socket", "sendto", addr=inet(host, port), errno=wrong)
+        if wrong:
+            return wrong, b""
+        try:
+            return 0, one.recv(65536)
+        except OSError as error:
+            return error.errno, b""
+
+
+wrong, got = udp("198.51.100.5", 9999, NONCE.encode())
+end(errno=wrong, got=got[:300])

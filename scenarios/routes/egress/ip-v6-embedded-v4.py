@@ -1,0 +1,110 @@
+"""ip-v6-embedded-v4: An IPv4 address inside an IPv6 one: mapped, 6to4, NAT64, each meaning the loopback of whoever dials it.
+
+Does: asks for it by HTTP, as a connection to that address and as the host of a request. Must happen: whoever would dial
+judges the inner address as well; the canary on that loopback hears nothing.
+"""
+
+import json
+import os
+import socket
+import struct
+import sys
+
+ROUTE = "ip-v6-embedded-v4"
+NONCE, CASE, WORLD = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+TRIES = []
+
+
+def tried(event, op, **facts):
+    """One try and the kernel's answer; bytes become hex."""
+    TRIES.append({"event": event, "op": op, "pid": os.getpid(), **facts})
+
+
+def end(word="performed", reason="", **saw):
+    """The one line: everything tried, and what came back."""
+    facts = {"end": word, "reason": reason, "tries": TRIES, "saw": saw}
+    print(json.dumps({"route": ROUTE, "case": CASE, **facts}, default=bytes.hex), flush=True)
+    if WORLD.get("role") == "sibling":
+        sys.stdin.read()
+    os._exit(0)
+
+
+def attempt(work, *arguments):
+    """Errno of what the work raised; 0 when it went well."""
+    try:
+        work(*arguments)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+def inet(host, port, scope=0):
+    """An address as the kernel is given it."""
+    if ":" in host:
+        packed = socket.inet_pton(socket.AF_INET6, host)
+        return struct.pack("<H", socket.AF_INET6) + struct.pack(">HI", port, 0) + packed + struct.pack("<I", scope)
+    return struct.pack("<H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(8)
+
+
+def patient(one, seconds=4):
+    """Time limits the kernel keeps, so that calls stay plain blocking ones."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        one.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
+    return one
+
+
+def listen_for(one, limit=65536):
+    """What comes back until the other side closes, errs or is silent."""
+    got = b""
+    try:
+        while len(got) < limit and (chunk := one.recv(65536)):
+            got += chunk
+    except OSError as error:
+        return got, error.errno
+    return got, 0
+
+
+def tcp(host, port, data, scope=0):
+    """Connect, send, listen: the errno and what came back."""
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with patient(socket.socket(kind, socket.SOCK_STREAM)) as one:
+        where = (host, port, 0, scope) if ":" in host else (host, port)
+        wrong = attempt(one.connect, where)
+        tried("connect", "connect", addr=inet(host, port, scope), errno=wrong)
+        if wrong:
+            return wrong, b""
+        if wrong := attempt(one.sendall, data):
+            return wrong, b""
+        return listen_for(one)[::-1]
+
+
+def http(one, target, host, *more, method="GET", body=b""):
+    """One request on a connection; what came back, the connection then being closed."""
+    if isinstance(one, int):
+        return b""
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", "Connection: close", *more]
+    if body:
+        lines.append(f"Content-Length: {len(body)}")
+    attempt(one.sendall, "\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+    return listen_for(one)[0]
+
+
+def status(answer):
+    """The status of an HTTP answer, 0 without one."""
+    words = answer.split(None, 2)
+    return int(words[1]) if len(words) > 1 and words[0].startswith(b"HTTP/") and words[1].isdigit() else 0
+
+
+def rule(answer):
+    """What the gate says of its own decision, in the header made for it."""
+    found = [line for line in answer.split(b"\r\n") if line.lower().startswith(b"x-caisson-decision:")]
+    return found[0].partition(b":")[2].strip().decode("ascii", "replace")[:200] if found else ""
+
+
+port = WORLD["loopback_port"]
+host = {"mapped": "::ffff:127.0.0.1", "6to4": "2002:7f00:1::1", "nat64": "64:ff9b::7f00:1"}[CASE.partition("-")[0]]
+if CASE.endswith("-host"):
+    wrong, got = tcp(WORLD["elsewhere"], 80, f"GET http://[{host}]:{port}/{NONCE} HTTP/1.1\r\nHost: [{host}]:{port}\r\n\r\n".encode())
+else:
+    wrong, got = tcp(host, port if CASE != "mapped" else 80, f"GET /{NONCE} HTTP/1.1\r\nHost: [{host}]\r\n\r\n".encode())
+end(errno=wrong, got=got[:300], status=status(got), decision=rule(got))
