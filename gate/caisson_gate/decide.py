@@ -12,12 +12,11 @@ from math import log2
 
 from caisson_gate.content import dns_message, git_service
 from caisson_gate.names import (
-    ALWAYS_DENIED,
     DENIED_NAMES,
     Host,
-    address_classes,
     canonical_authority,
     canonical_host,
+    classes_of,
 )
 from caisson_gate.paths import MalformedPath, canonical_path, check_query, query_pairs
 from caisson_gate.policy import Policy
@@ -42,6 +41,7 @@ _TLS_SCHEMES = frozenset({"https", "wss"})
 _PLAIN_SCHEMES = frozenset({"http", "ws"})
 _WEB_PORTS = frozenset({80, 443})
 _HTTP_KINDS = frozenset({"http", "ws"})
+_DENIED_ENDS = frozenset(name[-1] for name in DENIED_NAMES)
 _METHOD = re.compile(rb"[A-Z][A-Z-]{0,31}")
 
 
@@ -122,7 +122,7 @@ def _answer(policy: Policy, request: Request, host: Host) -> Rule | None:
         if rule.whole and rule.methods is None and rule.ports is None:
             raise _Refused(rule.id, Reason.DNS_NOT_ALLOWED, rule.why or f"{host.text} is denied")
     rules = tables.allow.rules(host)
-    if any(pattern.labels == host.labels for rule in rules for pattern in rule.hosts):
+    if rules and host.labels in tables.allow.names:  # the name itself stands in the policy
         return rules[0]
     if not rules and (policy.network_mode == "allowlist" and policy.dns_answer != "all-synthetic"):
         raise _Refused("default", Reason.DNS_NOT_ALLOWED, f"no rule allows {host.text}")
@@ -186,22 +186,26 @@ def _agreed(request: Request) -> Host:
 
 
 def _stands_for_denied(host: Host) -> bool:
-    return any(host.labels == name or name in host.parents for name in DENIED_NAMES)
+    labels = host.labels
+    return bool(labels) and labels[-1] in _DENIED_ENDS and any(labels[-len(name) :] == name for name in DENIED_NAMES)
 
 
 def _check_address(policy: Policy, request: Request, host: Host) -> None:
     if _stands_for_denied(host):
         raise _Refused("hard", Reason.ADDRESS_DENIED, f"{host.text} stands for an address that stays denied")
-    address = host.address
-    if request.address is not None:
-        resolved = canonical_host(request.address.encode("utf-8", "replace"))
-        if resolved is None or resolved.address is None or address not in (None, resolved.address):
-            raise _Refused("hard", Reason.ADDRESS_DENIED, "what the name resolved to is no address")
-        address = resolved.address
-    if address is not None:
-        refused = address_classes(address) & (ALWAYS_DENIED | policy.deny_classes)
-        if refused:
-            raise _Refused("hard", Reason.ADDRESS_DENIED, f"{address} is {' and '.join(sorted(refused))}")
+    text = request.address if request.address is not None else host.text if host.address is not None else None
+    if text is None:
+        return
+    classes = classes_of(text)
+    if classes is None or (host.address is not None and not _same_address(text, host)):
+        raise _Refused("hard", Reason.ADDRESS_DENIED, "what would be dialled is not the address that was asked for")
+    if refused := classes & policy.refused_classes:
+        raise _Refused("hard", Reason.ADDRESS_DENIED, f"{text} is {' and '.join(sorted(refused))}")
+
+
+def _same_address(text: str, host: Host) -> bool:
+    found = canonical_host(text.encode("utf-8", "replace"))
+    return found is not None and found.text == host.text
 
 
 def _checked_path(request: Request) -> bytes:
@@ -234,7 +238,7 @@ def _judge(policy: Policy, request: Request, host: Host, path: bytes) -> Rule | 
         if headed:
             if rule.methods is not None and request.method not in rule.methods:
                 continue
-            if not any(glob.matches(path) for glob in rule.paths):
+            if not _matches(rule, path):
                 continue
         elif rule.methods is not None or not rule.whole:
             continue
@@ -261,7 +265,7 @@ def _fits(request: Request, rule: Rule, path: bytes) -> tuple[int, Reason | None
         return 2, Reason.PROTOCOL, "what came is neither TLS nor HTTP"
     if request.kind not in _HTTP_KINDS or not rule.inspect:
         return 9, None, ""
-    if not any(glob.matches(path) for glob in rule.paths):
+    if not _matches(rule, path):
         return 3, Reason.PATH_NOT_ALLOWED, "the path is not among the rule's"
     git = git_service(path, request.query, request.content_type)
     spoken = bool(git) and (rule.git == "push" or rule.git == git)
@@ -278,6 +282,13 @@ def _fits(request: Request, rule: Rule, path: bytes) -> tuple[int, Reason | None
     if request.length is not None and request.length > rule.max_request_bytes:
         return 8, Reason.TOO_LARGE, f"the request holds more than {rule.max_request_bytes} bytes"
     return 9, None, ""
+
+
+def _matches(rule: Rule, path: bytes) -> bool:
+    for glob in rule.paths:  # noqa: SIM110  (a generator costs more than the match)
+        if glob.matches(path):
+            return True
+    return False
 
 
 def _query_fits(query: bytes | None, rule: Rule) -> bool:

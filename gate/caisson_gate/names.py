@@ -173,6 +173,13 @@ def address_classes(address: Address) -> frozenset[str]:
     return frozenset(found)
 
 
+@lru_cache(maxsize=8192)
+def classes_of(text: str) -> frozenset[str] | None:
+    """The classes of an address in any spelling; None for what is no address."""
+    host = canonical_host(text.encode("utf-8", "replace"))
+    return None if host is None or host.address is None else address_classes(host.address)
+
+
 def embedded(address: IPv6Address) -> tuple[IPv4Address, ...]:
     """The IPv4 addresses that some router or host may read out of this one."""
     low, found = int(address), []

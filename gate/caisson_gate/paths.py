@@ -95,6 +95,10 @@ class Glob:
     segments: tuple[bytes, ...]
     everything: bool = False
     folded: bool = False
+    literal: bytes | None = None
+    """The whole path, or what stands before a last `/**`, where nothing else of the pattern is a star."""
+    below: bytes | None = None
+    """With a last `/**`: what the paths below begin with."""
 
     @classmethod
     def parse(cls, text: str, folded: bool = False) -> Glob:
@@ -113,8 +117,11 @@ class Glob:
             if canonical_path(sample.encode()) != sample.encode():
                 raise MalformedPath("is not in canonical form, so it would match nothing")
         raw = text.encode()
-        parts = tuple((raw.lower() if folded else raw).split(b"/")[1:])
-        return cls(text, parts, text == "/**", folded)
+        raw = raw.lower() if folded else raw
+        base = raw.removesuffix(b"/**")
+        literal = None if b"*" in base else base
+        below = base + b"/" if literal is not None and base != raw else None
+        return cls(text, tuple(raw.split(b"/")[1:]), text == "/**", folded, literal, below)
 
     def matches(self, path: bytes) -> bool:
         """Whether a canonical path is meant."""
@@ -122,6 +129,8 @@ class Glob:
             return True
         if self.folded:
             path = path.lower()
+        if self.literal is not None:
+            return path == self.literal or (self.below is not None and path.startswith(self.below))
         return _segments_match(self.segments, path.split(b"/")[1:])
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from caisson_gate.document import SCHEMA, canonical
 from caisson_gate.errors import PolicyError
-from caisson_gate.names import OPTIONAL_CLASSES, address_classes
+from caisson_gate.names import ALWAYS_DENIED, OPTIONAL_CLASSES, address_classes
 from caisson_gate.patterns import Index
 from caisson_gate.rules import PHASES, Phase, Rule, read_allow, read_deny, read_host, read_phases
 from caisson_gate.schema import Document, Reader
@@ -73,6 +73,11 @@ class Policy:
             )
             for phase in PHASES
         }
+
+    @cached_property
+    def refused_classes(self) -> frozenset[str]:
+        """Of addresses: those always denied, and those this policy denies."""
+        return ALWAYS_DENIED | self.deny_classes
 
     @cached_property
     def canonical(self) -> bytes:
