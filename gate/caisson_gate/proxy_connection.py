@@ -331,10 +331,12 @@ class GateConnection(LiveConnectionHandler):
         data.ssl_conn = self.contexts.for_upstream(server.address[0], server.alpn_offers)
 
     def on_tls_failed_client(self, data: tls.TlsData) -> None:
-        error = data.conn.error or "the handshake failed"
-        refused = any(word in error for word in ("unknown ca", "bad certificate", "certificate unknown"))
-        reason = Reason.TLS_CLIENT_REJECTED_CA if refused or error == "connection closed" else Reason.PROTOCOL
-        self.deny("tls", reason, error, name_sni=self.sni, tls=self._hello)
+        error = data.conn.error or ""
+        if "trust" in error:  # mitmproxy's words for each alert a client sends about a certificate, and for a plain end
+            reason, detail = Reason.TLS_CLIENT_REJECTED_CA, "the client did not accept the gate's certificate, or left"
+        else:
+            reason, detail = Reason.PROTOCOL, "the TLS handshake with the box failed: " + error
+        self.deny("tls", reason, detail, name_sni=self.sni, tls=self._hello)
 
     def on_tls_failed_server(self, data: tls.TlsData) -> None:
         self.upstream_problem = Reason.UPSTREAM_TLS_FAILED.value
