@@ -6,12 +6,10 @@ uid; who may label containers is root on the host anyway.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
 import socket
-import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -104,7 +102,10 @@ def _container(name: str, host: str, uid: int, root: Path) -> Target:
 
 def ask_docker(host: str, path: str) -> dict[str, Any]:
     """One GET of the Docker API over a unix socket. UsageError with what to do."""
-    place = urllib.parse.urlparse(host)
+    import http.client  # slow to import, and needed only when somebody attaches
+    from urllib.parse import urlparse
+
+    place = urlparse(host)
     if place.scheme != "unix":
         raise UsageError(f"Docker at {host[:200]} is not on a unix socket; only containers of this host can be seen")
 

@@ -33,12 +33,13 @@ if __name__ == "__main__":  # on its own, beside its neighbour and without the p
     import parts  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     import pruned  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     import rules  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
+    import source  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     import stored  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     import tree  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     import trial  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     from btf import Btf, BtfError  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
 else:
-    from caisson_tracerd import parts, pruned, rules, stored, tree, trial
+    from caisson_tracerd import parts, pruned, rules, source, stored, tree, trial
     from caisson_tracerd.btf import Btf, BtfError
 
 BTF = tree.BTF
@@ -47,7 +48,7 @@ TREES = tree.TREES
 Refused = tree.Refused
 kernel_types, helpers_missing = tree.kernel_types, tree.helpers_missing
 write_source_tree, sweep_trees = tree.write_source_tree, tree.sweep_trees
-API = 1
+API, remove_pins, source_digest = source.API, source.remove_pins, source.source_digest
 TIERS = ("auto", "trampoline", "tracepoint")
 HOOKS = (
     "sys_enter", "sys_exit", "sched_process_fork", "sched_process_exec", "sched_process_exit", "inet_sock_set_state",
@@ -68,18 +69,6 @@ def all_types() -> Btf:
         if modprobe is not None:
             subprocess.run([modprobe, "-q", "overlay"], capture_output=True, timeout=30)
     return Btf.read(OVERLAY_BTF, btf) if OVERLAY_BTF.exists() else btf
-
-
-def source_files(folder: Path) -> list[Path]:
-    """Every source, in a fixed order."""
-    return sorted(path for path in folder.rglob("*") if path.suffix in (".c", ".h"))
-
-
-def source_digest(folder: Path) -> dict[str, str]:
-    """sha256 of each source by name."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in source_files(folder)
-    }
 
 
 def flatten(path: Path, seen: set[Path]) -> str:
@@ -315,16 +304,6 @@ def attach_hooks(loaded: stored.Loaded, hooks: list[trial.Tried]) -> tuple[dict[
         for link in links.values():
             os.close(link)
     return links, refused
-
-
-def remove_pins(pins: Path) -> None:
-    """Unpin everything below; the kernel detaches what nobody holds."""
-    for top, folders, files in os.walk(pins, topdown=False):
-        for name in files:
-            (Path(top) / name).unlink()
-        for name in folders:
-            (Path(top) / name).rmdir()
-    pins.rmdir()
 
 
 def main() -> int:

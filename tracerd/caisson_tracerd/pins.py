@@ -13,7 +13,7 @@ from caisson_tracerd import layout as places
 from caisson_tracerd import stored
 from caisson_tracerd.errors import LoadError, PinsError, PinsOlder
 from caisson_tracerd.layout import Layout, is_bpffs
-from caisson_tracerd.loader import API, remove_pins, source_digest
+from caisson_tracerd.source import API, remove_pins, source_digest
 
 SYSTEM_PYTHON: Final = "/usr/bin/python3"
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
@@ -93,7 +93,7 @@ def load(layout: Layout) -> dict[str, Any]:
     command += ["--parent", str(os.getpid())]
     command += ["--cache", str(kept), "--key", key] if kept is not None else []
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LOAD_TIMEOUT_S)
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=_LOAD_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         _clear(layout)
         raise LoadError(f"loading took more than {_LOAD_TIMEOUT_S} s and was given up") from None

@@ -6,11 +6,12 @@ Without it a program that compiles and loads against wrong types would record ga
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import os
-import signal
 import sys
 import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,15 +26,16 @@ TIMEOUT_S: Final = 60.0
 _RING_BYTES: Final = 1 << 18
 _CHILD_EXIT: Final = 7
 
-# Prints nothing it does not know for sure; runs with no imports between the gate and the exec.
+# Prints nothing it does not know for sure; runs with no imports between the gate and the exec, and with few before.
 _CHILD: Final = """
-import ctypes, errno, json, os, socket, sys
+import _socket, ctypes, os, sys
 libc = ctypes.PyDLL(None)  # os.fork() opens /proc/self/stat from Python 3.12 on
 folder = sys.argv[1]
 link, absent = folder + "/link", folder + "/absent"
-probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+probe = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
 sys.stdout.write("ready\\n"); sys.stdout.flush()
-sys.stdin.readline()
+if sys.stdin.readline() != "go\\n":
+    os._exit(0)
 os.open(link, os.O_RDONLY)
 move = lambda: os.rename(absent, absent + "2")
 run = lambda: os.execv(absent, ["x"])
@@ -46,46 +48,70 @@ child = libc.fork()
 if child == 0:
     libc._exit(7)
 os.waitpid(child, 0)
-sys.stdout.write(json.dumps({"child": child}) + "\\n"); sys.stdout.flush()
+sys.stdout.write(str(child) + "\\n"); sys.stdout.flush()
 os.execv("/proc/self/exe", [sys.executable, "-I", "-S", "-c", ""])
 """
 
 
-async def run(registry: Registry) -> None:
-    """Raise SelfTestError with one line unless the record is right."""
-    box_id = f"selftest-{os.getpid()}"
+@dataclass(frozen=True, slots=True)
+class KnownChild:
+    """The process that will do known things when it is told to, below its folder."""
+
+    folder: str
+    target: Path
+    process: asyncio.subprocess.Process
+
+
+@contextlib.asynccontextmanager
+async def known_child() -> AsyncIterator[KnownChild]:
+    """Started ahead: it becomes ready while programs are loaded and the daemon's modules are read."""
     with tempfile.TemporaryDirectory(prefix="caisson-selftest-") as folder:
         target = Path(folder, "target")
         target.write_text("x")
         Path(folder, "link").symlink_to(target)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", "-c", _CHILD, folder, stdin=-1, stdout=-1, stderr=asyncio.subprocess.DEVNULL
+        )
         try:
-            await registry.create(0, box_id, Limits(), _RING_BYTES)
-            try:
-                told, found, start_ns = await asyncio.wait_for(_play(registry, box_id, folder), TIMEOUT_S)
-                box = await registry.seal(0, box_id)
-                journal = b"".join([data async for _, data in box.journal.read(0, False)])
-                counts = {count.kind: count for count in box.counts()}
-            finally:
-                await registry.drop(0, box_id)
-        except TimeoutError:
-            raise SelfTestError(f"self-test: the child did not finish within {TIMEOUT_S:g} s") from None
-        except (TracerdError, OSError) as problem:
-            raise SelfTestError(f"self-test could not be run: {problem}") from problem
+            yield KnownChild(folder, target, process)
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
+
+async def run(registry: Registry, known: KnownChild) -> None:
+    """Raise SelfTestError with one line unless the record is right."""
+    box_id = f"selftest-{os.getpid()}"
+    try:
+        await registry.create(0, box_id, Limits(), _RING_BYTES)
         try:
-            canonical, rest = strip_ring(journal)
-            if rest:
-                raise ValueError(f"{len(rest)} bytes left over")
-            records = list(decode(canonical))
-        except ValueError as problem:
-            raise SelfTestError(f"self-test: the record cannot be read: {problem}") from problem
-        own, child = found, told["child"]
-        if depth.own_pid() not in (os.getpid(), None):
-            own, child = _numbers(records)
-        judge(records, Expected(own, start_ns, child, folder, identity(target)))
-        for kind in Kind:
-            count = counts[kind.name.lower()]
-            if count.seen != count.delivered or count.delivered != sum(record.kind == kind for record in records):
-                raise SelfTestError(f"self-test: the counters of {count.kind} do not fit the record: {count}")
+            child, start_ns = await asyncio.wait_for(_play(registry, box_id, known.process), TIMEOUT_S)
+            box = await registry.seal(0, box_id)
+            journal = b"".join([data async for _, data in box.journal.read(0, False)])
+            counts = {count.kind: count for count in box.counts()}
+        finally:
+            await registry.drop(0, box_id)
+    except TimeoutError:
+        raise SelfTestError(f"self-test: the child did not finish within {TIMEOUT_S:g} s") from None
+    except (TracerdError, OSError) as problem:
+        raise SelfTestError(f"self-test could not be run: {problem}") from problem
+    try:
+        canonical, rest = strip_ring(journal)
+        if rest:
+            raise ValueError(f"{len(rest)} bytes left over")
+        records = list(decode(canonical))
+    except ValueError as problem:
+        raise SelfTestError(f"self-test: the record cannot be read: {problem}") from problem
+    own = known.process.pid
+    if depth.own_pid() not in (os.getpid(), None):
+        own, child = _numbers(records)
+    judge(records, Expected(own, start_ns, child, known.folder, identity(known.target)))
+    for kind in Kind:
+        count = counts[kind.name.lower()]
+        if count.seen != count.delivered or count.delivered != sum(record.kind == kind for record in records):
+            raise SelfTestError(f"self-test: the counters of {count.kind} do not fit the record: {count}")
 
 
 class Expected:
@@ -196,24 +222,17 @@ def _view(record: Record) -> dict[str, Any]:
     }
 
 
-async def _play(registry: Registry, box_id: str, folder: str) -> tuple[dict[str, int], int, int]:
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-S", "-c", _CHILD, folder, stdin=-1, stdout=-1, stderr=asyncio.subprocess.DEVNULL
-    )
+async def _play(registry: Registry, box_id: str, child: asyncio.subprocess.Process) -> tuple[int, int]:
+    """(the pid of the child's child, the child's start)."""
     assert child.stdin is not None
     assert child.stdout is not None
-    try:
-        if await child.stdout.readline() != b"ready\n":
-            raise SelfTestError("self-test: the child did not start")
-        start_ns = process.look(child.pid).start_ns
-        await registry.admit(0, box_id, child.pid)
-        child.stdin.write(b"go\n")
-        told: dict[str, int] = json.loads(await child.stdout.readline() or b"{}")
-        await child.wait()
-        if child.returncode or "child" not in told:
-            raise SelfTestError(f"self-test: the child ended with {child.returncode}")
-        return told, child.pid, start_ns
-    finally:
-        if child.returncode is None:
-            os.kill(child.pid, signal.SIGKILL)
-            await child.wait()
+    if await child.stdout.readline() != b"ready\n":
+        raise SelfTestError("self-test: the child did not start")
+    start_ns = process.look(child.pid).start_ns
+    await registry.admit(0, box_id, child.pid)
+    child.stdin.write(b"go\n")
+    told = await child.stdout.readline()
+    await child.wait()
+    if child.returncode or not told.strip().isdigit():
+        raise SelfTestError(f"self-test: the child ended with {child.returncode}")
+    return int(told), start_ns

@@ -12,10 +12,9 @@ import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-from caisson_proto import tracerd_pb2 as pb
+from typing import TYPE_CHECKING, Any
 
 from caisson_tracerd import pins, selftest
 from caisson_tracerd.box import Note
@@ -23,12 +22,13 @@ from caisson_tracerd.config import Endpoint
 from caisson_tracerd.errors import BpfError, PinsError, PinsOlder, ServeError, TracerdError, UsageError
 from caisson_tracerd.layout import Layout
 from caisson_tracerd.ledger import Ledger
-from caisson_tracerd.listen import Tcp, listening
-from caisson_tracerd.loader import API
 from caisson_tracerd.log import LOG, Priority
 from caisson_tracerd.notify import Pulse, notify
 from caisson_tracerd.registry import Registry
-from caisson_tracerd.service import boot_wall_ns, package_version
+from caisson_tracerd.source import API
+
+if TYPE_CHECKING:
+    from caisson_tracerd.listen import Tcp
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +88,25 @@ async def _serve(options: Options) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    # What answers callers is read (gRPC alone takes as long as all the rest) while there is something to wait for.
+    answering = loop.run_in_executor(None, import_module, "caisson_tracerd.listen")
     try:
-        manifest = _adopt_or_load(layout)
-        try:
-            registry = Registry(layout, options.ring_bytes)
-        except BpfError as problem:
-            raise PinsError(f"pins under {layout.pins} cannot be adopted ({problem}); run: tracerd unload") from None
-        try:
-            for line in registry.adopt_all():
-                say(line)
-            for line in await registry.settle():
-                say(line)
-            await selftest.run(registry)
+        async with contextlib.AsyncExitStack() as stack:
+            async with selftest.known_child() as child:
+                manifest = _adopt_or_load(layout)
+                try:
+                    registry = Registry(layout, options.ring_bytes)
+                except BpfError as problem:
+                    raise PinsError(
+                        f"pins under {layout.pins} cannot be adopted ({problem}); run: tracerd unload"
+                    ) from None
+                stack.push_async_callback(registry.close)
+                for line in registry.adopt_all():
+                    say(line)
+                for line in await registry.settle():
+                    say(line)
+                await selftest.run(registry, child)
+            await answering
             async with observed(options, registry, manifest), _servers(options, registry, manifest):
                 say(f"ready: {manifest['tier']} tier, sockets below {layout.run_dir}")
                 notify("READY=1")
@@ -107,8 +114,6 @@ async def _serve(options: Options) -> None:
                 notify("STOPPING=1", "STATUS=ending; pins stay")
             if options.unload_on_exit:
                 await registry.drop_all()
-        finally:
-            await registry.close()
     finally:
         if options.unload_on_exit:
             pins.unload(layout)
@@ -148,6 +153,11 @@ def open_boxes(layout: Layout) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def _servers(options: Options, registry: Registry, manifest: dict[str, Any]) -> AsyncIterator[None]:
+    from caisson_proto import tracerd_pb2 as pb
+
+    from caisson_tracerd.listen import listening
+    from caisson_tracerd.service import boot_wall_ns, package_version
+
     info = pb.GetInfoResponse(
         version=package_version(),
         api=API,
@@ -220,6 +230,7 @@ async def observed(options: Options, registry: Registry, manifest: dict[str, Any
         yield
         return
     from caisson_tracerd.metrics import Collector, served
+    from caisson_tracerd.service import package_version
 
     about = {"version": package_version(), "api": str(API), "tier": manifest["tier"]}
     async with served(options.metrics, Collector(registry, ledger, about, starts)) as where:

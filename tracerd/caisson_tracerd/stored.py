@@ -52,7 +52,7 @@ def key(sources: Path, level: int) -> str:
     """Everything that decides what the loader makes."""
     seen = hashlib.sha256()
     here = Path(__file__).resolve().parent
-    names = ("loader", "stored", "rules", "trial", "btf", "parts", "pruned", "tree")
+    names = ("loader", "stored", "rules", "trial", "btf", "parts", "pruned", "source", "tree")
     own = [here / f"{name}.py" for name in names]
     files = sorted(path for path in sources.rglob("*") if path.suffix in (".c", ".h"))
     bcc = sorted(Path("/usr/lib").glob("*/libbcc.so*"))
