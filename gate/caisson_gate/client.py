@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from caisson_gate.errors import GateError
 
 START_S: Final = 60.0
 """Until the process is ready: a second here, on a busy machine more."""
+ANSWER_S: Final = 60.0
 STOP_S: Final = 15.0
 
 
@@ -72,6 +73,8 @@ class GateBox:
 class GateProcess:
     """An async context manager; leaving it ends the process. ``files`` and ``env`` go into every box."""
 
+    command: tuple[str, ...] = (sys.executable, "-m", "caisson_gate.process")
+
     def __init__(self, folder: Path, *, run: str, resolve: Sequence[str] = (), upstream_ca: Path | None = None) -> None:
         """``folder`` is for the process's own files and is removed with it."""
         self._folder = folder
@@ -105,7 +108,7 @@ class GateProcess:
         log = self._folder / "log"
         with theirs, log.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "caisson_gate.process", str(theirs.fileno()), json.dumps(self._options)],
+                [*self.command, str(theirs.fileno()), json.dumps(self._options)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
@@ -209,35 +212,51 @@ class GateProcess:
                     await asyncio.sleep(0.005)
                 except OSError:
                     break  # the end of the socket says how it ended
-            answer = await future
+            async with asyncio.timeout(ANSWER_S):
+                answer = await future
+        except TimeoutError:
+            raise GateLost(f"the gate process has not answered for {ANSWER_S:g} s ({request['op']})") from None
         finally:
             self._waiting.pop(number, None)
         if "failed" in answer:
             raise GateError(str(answer["failed"]))
         return answer
 
+    async def check(self, policy: bytes, source: str) -> list[int]:
+        """The TCP ports a policy wants listened on. GateError when it cannot be taken."""
+        with _held(policy) as descriptor:
+            answer = await self.ask({"op": "check", "source": source}, (descriptor,))
+        return list(answer["ports"])
+
     async def open(self, opening: Opening, listeners: Sequence[tuple[dict[str, Any], int]]) -> GateBox:
         """Serve a box on these sockets, which stay the caller's to close. GateError when the policy is refused."""
-        policy = os.memfd_create("policy", os.MFD_CLOEXEC)
-        try:
-            with open(policy, "wb", closefd=False) as file:
-                file.write(opening.policy)
-            os.lseek(policy, 0, os.SEEK_SET)
-            request = {
-                "op": "open",
-                "box": opening.box,
-                "run": opening.run,
-                "source": opening.source,
-                "folder": str(opening.folder.absolute()),
-                "phase": opening.phase,
-                "record": opening.record,
-                "replay": str(opening.replay.absolute()) if opening.replay is not None else None,
-                "listeners": [about for about, _ in listeners],
-            }
+        request = {
+            "op": "open",
+            "box": opening.box,
+            "run": opening.run,
+            "source": opening.source,
+            "folder": str(opening.folder.absolute()),
+            "phase": opening.phase,
+            "record": opening.record,
+            "replay": str(opening.replay.absolute()) if opening.replay is not None else None,
+            "listeners": [about for about, _ in listeners],
+        }
+        with _held(opening.policy) as policy:
             answer = await self.ask(request, (policy, *(descriptor for _, descriptor in listeners)))
-        finally:
-            os.close(policy)
         return GateBox(self, opening.box, answer["policy_sha256"], tuple(answer["warnings"]))
+
+
+@contextlib.contextmanager
+def _held(text: bytes) -> Iterator[int]:
+    """A descriptor to read the text from, whatever its size."""
+    descriptor = os.memfd_create("policy", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(text)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _ending(code: int | None) -> str:

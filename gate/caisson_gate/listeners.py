@@ -33,7 +33,7 @@ class Listeners:
         self._datagrams: list[Datagrams] = []
         self._recorders: list[Recorder] = []
         self._owners: Owners | None = None
-        self._front: Front
+        self._front = Front(served, proxy, None)
 
     async def start(self) -> None:
         """Listen. The recorder first."""
@@ -82,8 +82,8 @@ class Listeners:
         for datagrams in self._datagrams:
             datagrams.close()
         packets = [recorder.close() for recorder in self._recorders]
-        if self._owners is not None:
-            self._owners.close()
+        for _, sock in self._made:
+            sock.close()  # also what was never served, when the start failed
         return {
             "connections": self._front.total,
             "turned_away": self._front.turned_away,

@@ -1,7 +1,7 @@
 """The gate process: one for each `caisson-run`, serving its boxes until the runner is gone.
 
-Run as ``python -m caisson_gate.process FD OPTIONS``: FD is the control socket, OPTIONS a JSON object. It holds every way
-out of every box. When it ends, by whatever cause, the kernel closes its sockets, and each box has none.
+Run as ``python -m caisson_gate.process FD OPTIONS``: FD is the control socket, OPTIONS a JSON object. It holds every
+way out of every box. When it ends, by whatever cause, the kernel closes its sockets, and each box has none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from typing import Any, Final, Protocol
 from caisson_gate import wire
 from caisson_gate.events import Journal
 from caisson_gate.listeners import Listeners
+from caisson_gate.policy import Policy, parse
 from caisson_gate.pool import Pool
+from caisson_gate.ports import ports
 from caisson_gate.resolve import Resolver, parse_pin
 from caisson_gate.served import Served
 
@@ -105,6 +107,7 @@ class Gate:
 
     async def _do(self, request: wire.Message, descriptors: list[int]) -> None:
         actions: dict[str, Callable[[wire.Message, list[int]], Awaitable[dict[str, Any]]]] = {
+            "check": self._check,
             "open": self._open,
             "phase": self._phase,
             "close": self._close,
@@ -118,12 +121,21 @@ class Gate:
                 os.close(descriptor)
         self._say({"id": request["id"], **answer})
 
+    @staticmethod
+    def _policy(request: wire.Message, descriptors: list[int]) -> tuple[Policy, bytes]:
+        """The policy of a request: its text is in the first descriptor."""
+        with open(descriptors.pop(0), "rb") as file:
+            text = file.read()
+        return parse(text, request["source"]), text
+
+    async def _check(self, request: wire.Message, descriptors: list[int]) -> dict[str, Any]:
+        """Before there is a box: whether the policy can be taken, and which ports it wants listened on."""
+        policy, _ = self._policy(request, descriptors)
+        return {"ports": ports(policy), "policy_sha256": policy.sha256, "warnings": list(policy.warnings)}
+
     async def _open(self, request: wire.Message, descriptors: list[int]) -> dict[str, Any]:
         """Descriptors: the policy's text, then the box's sockets. All taken over, also by a refusal."""
-        from caisson_gate.policy import parse
-
-        with open(descriptors.pop(0), "rb") as file:
-            policy = parse(file.read(), request["source"])
+        policy, text = self._policy(request, descriptors)
         box, folder = request["box"], Path(request["folder"])
         journal = Journal(folder / "events.jsonl", run=request["run"], box=box, policy_sha256=policy.sha256)
         served = Served(
@@ -138,18 +150,25 @@ class Gate:
             record=request["record"],
             replay=Path(request["replay"]) if request["replay"] else None,
         )
+        (folder / "policy.toml").write_bytes(text)
         (folder / "policy.json").write_bytes(policy.canonical)
         made = [(about, descriptors.pop(0)) for about in request["listeners"]]
         listeners = Listeners(served, self._proxy, made)
-        self._boxes[box] = served
-        await self._proxy.opened(served)
-        journal.append(
-            "gate", what="opened", mode=policy.network_mode, action=policy.action, phase=served.phase,
-            ports=[about["port"] for about, _ in made if about["what"] == "tcp"],
-        )  # fmt: skip
-        await listeners.start()
-        self._listeners[box] = listeners
+        self._boxes[box], self._listeners[box] = served, listeners
+        try:
+            await self._proxy.opened(served)
+            await self._begin(served, listeners, [about["port"] for about, _ in made if about["what"] == "tcp"])
+        except BaseException:
+            await self._close_box(box, "could not be opened")
+            raise
         return {"policy_sha256": policy.sha256, "warnings": list(policy.warnings)}
+
+    @staticmethod
+    async def _begin(served: Served, listeners: Listeners, listening: list[int]) -> None:
+        policy = served.policy
+        mode = {"mode": policy.network_mode, "action": policy.action, "phase": served.phase}
+        served.journal.append("gate", what="opened", **mode, ports=listening)
+        await listeners.start()
 
     async def _phase(self, request: wire.Message, _: list[int]) -> dict[str, Any]:
         served = self._boxes[request["box"]]

@@ -85,7 +85,7 @@ class Questions:
             "malformed": self._malformed.total,
             "not_told_apart": self._tally.beyond + self._malformed.beyond,
             "repeated": [
-                {"name_dns": name, "qtype": str(dns.QTYPE.get(kind)), "verdict": verdict, "count": count}
+                {"name_dns": name.decode(), "qtype": str(dns.QTYPE.get(kind)), "verdict": verdict, "count": count}
                 for (verdict, name, kind), count in sorted(self._tally.repeated(), key=lambda one: -one[1])[:100]
             ],
         }
