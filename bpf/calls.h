@@ -19,7 +19,7 @@ INLINE void keep_call(struct large_call *call)
 
 INLINE void keep_path(struct large_call *call, u64 path)
 {
-	long n = bpf_probe_read_user_str(call->bytes, PATH_READ, (void *)path);
+	long n = read_text(call->bytes, PATH_READ, (void *)path);
 
 	call->head.length = n > 0 ? n : 0;
 	call->head.user = path;
@@ -28,7 +28,7 @@ INLINE void keep_path(struct large_call *call, u64 path)
 INLINE void keep_second(struct large_call *call, u64 path)
 {
 	u32 off = (call->head.length + 7) & (LARGE_PATH - 8);
-	long n = bpf_probe_read_user_str(&call->bytes[off], PATH_READ, (void *)path);
+	long n = read_text(&call->bytes[off], PATH_READ, (void *)path);
 
 	call->head.second = n > 0 ? n : 0;
 }

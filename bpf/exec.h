@@ -107,7 +107,7 @@ INLINE void add_refused_argv(struct build *b, u64 list, int compat)
 		}
 		if (length > REFUSED_ALL - REFUSED_ARG)
 			break;
-		n = bpf_probe_read_user_str(at(b, s->off + 8 + length), REFUSED_ARG, (void *)word);
+		n = read_text(at(b, s->off + 8 + length), REFUSED_ARG, (void *)word);
 		if (n <= 0) {
 			s->partial = 1;
 			break;

@@ -100,7 +100,7 @@ int stage_second(struct bpf_raw_tracepoint_args *ctx)
 	if (RULE_SPECIAL(now->rule) == SPECIAL_PRCTL && (u32)now->arg[0] == PR_SET_NAME)
 		name = now->arg[1];
 	if (name) {
-		long n = bpf_probe_read_user_str(at(b, b->scratch->off + 8), NAME_READ, (void *)name);
+		long n = read_text(at(b, b->scratch->off + 8), NAME_READ, (void *)name);
 
 		if (n > 0 && n <= NAME_READ)
 			close_field(b, CAISSON_T_NAME, n - 1, n == NAME_READ);

@@ -25,9 +25,8 @@ int stage_open(struct bpf_raw_tracepoint_args *ctx)
 	u32 tid = now->key;
 
 	told = small_calls.lookup(&tid);
-	/* EBADF, EAGAIN, EFAULT, EINVAL, EMFILE: a request of io_uring that the hook has not told */
-	if (now->flags & CAISSON_F_IO_URING ? ret != -9 && ret != -11 && ret != -14 && ret != -22 && ret != -24 :
-	    told ? told->head.told : ret >= 0) {
+	/* a request of io_uring that the hook has told was forgotten there */
+	if (!(now->flags & CAISSON_F_IO_URING) && (told ? told->head.told : ret >= 0)) {
 		forget_call(now);
 		return 0; /* told inside the call */
 	}

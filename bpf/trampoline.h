@@ -80,13 +80,31 @@ INLINE void add_kernel_given(struct build *b, const char *name, const void *user
 	close_field(b, CAISSON_T_GIVEN, n - 1, n == PATH_READ);
 	if (!user)
 		return;
-	m = bpf_probe_read_user_str(at(b, b->scratch->off + 8), PATH_READ, user);
+	m = read_text(at(b, b->scratch->off + 8), PATH_READ, user);
 	if (m <= 0 || m > PATH_READ)
 		return;
 	if (m == n && !views_differ(b, first, b->scratch->off + 8, n))
 		return;
 	b->scratch->flags |= CAISSON_F_TOCTOU;
 	close_field(b, CAISSON_T_GIVEN_EXIT, m - 1, m == PATH_READ);
+}
+
+/* What the request asked for beside what comes this far; it is told now, and its completion has nothing to add. */
+INLINE void add_ring_open(struct build *b, struct filename *name)
+{
+#ifdef CAISSON_URING
+	u64 key = (u64)name, request;
+	struct ring_open *asked = ring_opens.lookup(&key);
+
+	if (!asked)
+		return;
+	REC(b)->arg[2] = asked->mode;
+	REC(b)->arg[5] = asked->opcode;
+	b->scratch->flags |= asked->flags;
+	request = asked->request;
+	large_calls.delete(&request);
+	ring_opens.delete(&key);
+#endif
 }
 
 /* A refused exec is told by the end of its call; from here on with the kernel's copy of the name. */
@@ -142,6 +160,7 @@ INLINE void record_hooked_open(struct hook_scratch *held, struct box *box, struc
 		rec->arg[1] = (u32)flags;
 		rec->arg[2] = mode & 07777;
 		b->scratch->flags |= CAISSON_F_IO_URING;
+		add_ring_open(b, name);
 	}
 	b->scratch->partial |= READ(text, filename, name, name);
 	given = b->scratch->off;

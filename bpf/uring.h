@@ -36,6 +36,16 @@ enum {
 
 #define REQUEST_FIXED 1u         /* the file is a slot of the ring's table */
 #define REQUEST_SILENT (1u << 6) /* IOSQE_CQE_SKIP_SUCCESS */
+#ifdef CAISSON_HOOK_OPEN
+/* An open that is under way, by the kernel's copy of its name: so the hook inside finds its request. */
+struct ring_open {
+	u64 request, mode;
+	u32 flags, opcode;
+};
+
+BPF_TABLE("lru_hash", u64, struct ring_open, ring_opens, RING_OPENS);
+#endif
+
 #define SLOT_ANY (~0u)           /* the kernel chooses a slot and returns it */
 #define SLOT_PASSED (~1u)        /* the descriptor passed is a slot */
 #define MSG_SEND_FD 1
@@ -77,6 +87,7 @@ INLINE int read_request(struct large_call *keep, struct io_kiocb *req, u32 opcod
 		keep->head.arg[0] = (s64)dir;
 		keep->head.arg[2] = how[0];
 		keep->head.arg[3] = how[1] | how[2] << 32;
+		keep->head.arg[5] = (u64)first;
 		keep->head.fd = slot;
 		keep_names(keep, first, 0);
 		return 1;
@@ -291,10 +302,6 @@ RAW_TRACEPOINT_PROBE(io_uring_submit_req)
 	rule = both->word[0];
 	if (is_unwanted(rule, box))
 		return 0;
-#ifdef CAISSON_HOOK_OPEN
-	if (RULE_STAGE(rule) == STAGE_OPEN)
-		return 0; /* told inside */
-#endif
 	keep = call_scratches.lookup(&cpu);
 	scratch = scratches.lookup(&cpu);
 	if (!keep || !scratch)
@@ -317,6 +324,18 @@ RAW_TRACEPOINT_PROBE(io_uring_submit_req)
 		keep->head.told = 1; /* the names are the kernel's own copies */
 	if ((flags & REQUEST_FIXED) && !keep->head.fd)
 		keep->head.fd = SLOT_PASSED;
+#ifdef CAISSON_HOOK_OPEN
+	if (RULE_STAGE(rule) == STAGE_OPEN) {
+		/* The hook tells it, silent or not; its completion tells what the hook did not see, so that a file was not opened. */
+		struct ring_open asked = {.request = key, .mode = keep->head.arg[3], .opcode = opcode};
+		u64 name = keep->head.arg[5];
+
+		asked.flags = keep->head.fd ? CAISSON_F_DIRECT : 0;
+		if (!ring_opens.update(&name, &asked))
+			large_calls.update(&key, keep);
+		return 0;
+	}
+#endif
 	if (!(flags & REQUEST_SILENT) && !large_calls.update(&key, keep))
 		return 0;
 	hand_over(&scratch->now, &keep->head, rule, key, CAISSON_F_PENDING | (keep->head.fd ? CAISSON_F_DIRECT : 0), 0);
@@ -362,6 +381,13 @@ RAW_TRACEPOINT_PROBE(io_uring_complete)
 		return 0;
 	}
 	rule = both->word[0];
+#ifdef CAISSON_HOOK_OPEN
+	if (RULE_STAGE(rule) == STAGE_OPEN) {
+		u64 name = kept->head.arg[5];
+
+		ring_opens.delete(&name);
+	}
+#endif
 	slot = kept->head.fd;
 	if (slot) {
 		flags = CAISSON_F_DIRECT;

@@ -163,10 +163,23 @@ INLINE void close_field(struct build *b, u32 tag, u32 length, int cut)
 		b->scratch->flags |= CAISSON_F_TRUNCATED;
 }
 
+/*
+ * A string in the caller's memory: its bytes with NUL, or not above 0. Older kernels (6.12; not 6.18) give 0 for the empty
+ * one, as if there were nothing ("maccess: fix strncpy_from_user_nofault() empty string handling"). Without a branch, which
+ * would double the ways behind it: 0 becomes 1, and an error stays one.
+ */
+INLINE long read_text(void *to, u32 size, const void *from)
+{
+	long n = bpf_probe_read_user_str(to, size, from), below = n - 1;
+
+	OPAQUE(below);
+	return n + ((u64)below >> 63);
+}
+
 /* A user string as a field, without its NUL. Returns its length with NUL, or 0 when it could not be read. */
 INLINE u32 add_user_string(struct build *b, u32 tag, const void *from)
 {
-	long n = bpf_probe_read_user_str(at(b, b->scratch->off + 8), PATH_READ, from);
+	long n = read_text(at(b, b->scratch->off + 8), PATH_READ, from);
 
 	if (n <= 0 || n > PATH_READ) {
 		b->scratch->partial = 1;

@@ -51,7 +51,7 @@ INLINE void add_views(struct build *b, u32 tag, u32 exit_tag, u64 kept, u32 leng
 			s->partial = 1;
 		return;
 	}
-	n = bpf_probe_read_user_str(at(b, s->off + 8), PATH_READ, (void *)user);
+	n = read_text(at(b, s->off + 8), PATH_READ, (void *)user);
 	if (n <= 0 || n > PATH_READ) {
 		if (!kept || !length)
 			s->partial = 1;

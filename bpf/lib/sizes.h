@@ -30,6 +30,7 @@
 #define SMALL_SLOTS 8192
 #define LARGE_PATH 8192u          /* a power of two; two paths, the second on a multiple of 8 */
 #define CHANGE_SLOTS 512          /* trampoline: objects of changes that are under way, 4 KiB each */
+#define RING_OPENS 4096           /* trampoline: opens of io_uring under way; the oldest gives way */
 #define LARGE_SLOTS 512           /* 12 KiB each; when they run out, the record says NO_ENTRY or PENDING */
 
 #define REFUSED_ARGC 256          /* of a refused exec: so many arguments, each so long, together so long */

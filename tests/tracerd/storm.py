@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import subprocess
@@ -14,7 +15,10 @@ from caisson_proto.record import Kind
 
 
 def build(folder: Path) -> Path:
-    """The compiled storm; the test is skipped where there is no compiler."""
+    """The compiled storm; the test is skipped where there is no compiler and nobody brought it along."""
+    brought = os.environ.get("CAISSON_STORM")
+    if brought:
+        return Path(brought)
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -34,6 +38,8 @@ def heads(journal: bytes) -> tuple[Counter[int], list[int]]:
         numbers.append(number)
         at += 8 + (length + 7 & ~7)
     assert at == len(journal)
+    if not any(numbers):  # before Linux 5.12 no program can take a number: the position counts
+        numbers = list(range(1, len(numbers) + 1))
     return kinds, numbers
 
 

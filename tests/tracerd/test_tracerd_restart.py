@@ -28,6 +28,7 @@ from caisson_tracerd import stored
 from caisson_tracerd.cgroup import Cgroup
 from caisson_tracerd.process import look
 from storm import assert_conserved, build, dropped
+from tracerd_rig import SLOW
 
 if TYPE_CHECKING:
     from tracerd_rig import Client, Daemon
@@ -88,19 +89,19 @@ def small_disk(daemon: Daemon) -> Iterator[SmallDisk]:
 
 
 def sealed(client: Client, box_id: str) -> tuple[dict[str, pb.ClassCount], list[str]]:
-    answer = client.stub.SealBox(pb.SealBoxRequest(id=box_id), timeout=60)
+    answer = client.stub.SealBox(pb.SealBoxRequest(id=box_id), timeout=60 * SLOW)
     return {count.kind: count for count in answer.counts}, list(answer.marks)
 
 
 def until(condition: object, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * SLOW
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it did not come to pass"
         time.sleep(0.02)
 
 
 def boxes(client: Client) -> dict[str, pb.Box]:
-    return {box.id: box for box in client.stub.ListBoxes(pb.ListBoxesRequest(), timeout=10).boxes}
+    return {box.id: box for box in client.stub.ListBoxes(pb.ListBoxesRequest(), timeout=10 * SLOW).boxes}
 
 
 def descriptors(daemon: Daemon) -> int:
@@ -136,7 +137,7 @@ def test_killed_and_upgraded_at_any_moment_of_a_storm_the_journal_is_whole(
             pretend_other_version(second)
         time.sleep(moments.uniform(0, 0.2))
         second.start()
-    assert process.wait(60) == 0
+    assert process.wait(60 * SLOW) == 0
     client = second.client()
     counts, marks = sealed(client, "box")
     assert_conserved(counts, client.journal("box"))
@@ -157,11 +158,11 @@ async def test_a_run_that_begins_while_the_daemon_is_away_waits_for_it(second: D
         async with witness.watch("late", Limits()) as watch:
             process = subprocess.Popen(["/bin/sh", "-c", "read -r _; exec /bin/true"], stdin=subprocess.PIPE)
             await watch.admit(process.pid)
-            process.communicate(b"\n", timeout=10)
+            process.communicate(b"\n", timeout=10 * SLOW)
             evidence = await watch.seal()
             assert sum(record.kind == Kind.EXEC for record in evidence.records()) == 1
     finally:
-        back.join(60)
+        back.join(60 * SLOW)
     assert evidence.detail.complete, evidence.detail.reason
 
 
@@ -185,7 +186,7 @@ def test_a_daemon_killed_while_boxes_come_and_go_leaves_nothing_half(second: Dae
         time.sleep(delay)
         second.stop(signal.SIGKILL)
         stop.set()
-        thread.join(20)
+        thread.join(20 * SLOW)
         second.start()
         client = second.client()
         here = boxes(client)
@@ -235,8 +236,8 @@ def test_a_lossless_box_waits_for_room_on_the_disk_and_then_loses_nothing(small_
     assert process.poll() is None
     assert stands()
     client.drop("hog")
-    assert process.wait(20) == 0
-    answer = client.stub.SealBox(pb.SealBoxRequest(id="box"), timeout=20)
+    assert process.wait(20 * SLOW) == 0
+    answer = client.stub.SealBox(pb.SealBoxRequest(id="box"), timeout=20 * SLOW)
     counts = {count.kind: count for count in answer.counts}
     assert_conserved(counts, client.journal("box"))
     assert dropped(counts) == 0
@@ -254,7 +255,7 @@ def test_a_reader_that_stops_for_long_costs_no_memory_and_gets_everything(second
         (line,) = [line for line in status.read_text().splitlines() if line.startswith("RssAnon")]
         return int(line.split()[1]) * 1024
 
-    stream = client.stub.ReadJournal(pb.ReadJournalRequest(id="box", follow=True), timeout=120)
+    stream = client.stub.ReadJournal(pb.ReadJournalRequest(id="box", follow=True), timeout=120 * SLOW)
     client.run("box", ["/bin/true"])
     first = next(stream).data
     before = own_memory()
@@ -293,7 +294,7 @@ def test_a_box_that_dies_between_admit_and_start_is_a_record_of_one_exit(second:
     client = second.client()
     client.create("box")
     waiting = subprocess.Popen(["/bin/sh", "-c", "read -r _"], stdin=subprocess.PIPE)
-    client.stub.Admit(pb.AdmitRequest(id="box", pid=waiting.pid), timeout=10)
+    client.stub.Admit(pb.AdmitRequest(id="box", pid=waiting.pid), timeout=10 * SLOW)
     waiting.kill()
     waiting.wait()
     counts, marks = sealed(client, "box")
@@ -364,7 +365,7 @@ def test_a_pid_that_has_come_to_mean_another_process_is_not_admitted(second: Dae
         pytest.skip("this machine forks too busily for the number to be had again")
     try:
         for request in (
-            lambda: client.stub.Admit(pb.AdmitRequest(id="box", pid=pid, start_ticks=ticks), timeout=10),
+            lambda: client.stub.Admit(pb.AdmitRequest(id="box", pid=pid, start_ticks=ticks), timeout=10 * SLOW),
             lambda: client.create("owned", owner=pb.Owner(pid=pid, start_ticks=ticks, pid_namespace=PID_NAMESPACE)),
         ):
             with pytest.raises(grpc.RpcError) as problem:

@@ -15,6 +15,7 @@ from caisson_proto import tracerd_pb2 as pb
 from caisson_proto.record import Kind
 from caisson_tracerd.cgroup import Cgroup
 from storm import assert_conserved, build, dropped
+from tracerd_rig import SLOW
 
 if TYPE_CHECKING:
     from tracerd_rig import Client, Daemon
@@ -38,7 +39,7 @@ def second(daemon: Daemon) -> Iterator[Daemon]:
 
 
 def sealed(client: Client, box_id: str) -> pb.SealBoxResponse:
-    return client.stub.SealBox(pb.SealBoxRequest(id=box_id), timeout=60)
+    return client.stub.SealBox(pb.SealBoxRequest(id=box_id), timeout=60 * SLOW)
 
 
 def by_kind(answer: pb.SealBoxResponse) -> dict[str, pb.ClassCount]:
@@ -126,7 +127,7 @@ def test_what_the_runner_froze_stays_frozen_when_the_record_is_drained(client: C
         cgroup.thaw()
     assert process.poll() is None
     cgroup.kill()
-    process.wait(5)
+    process.wait(5 * SLOW)
     assert dropped(by_kind(sealed(client, "box"))) == 0
 
 
@@ -137,7 +138,7 @@ def test_a_brake_that_is_killed_is_replaced_and_the_box_runs_on(client: Client, 
         time.sleep(0.2)
         for pid in braking(daemon):
             os.kill(pid, signal.SIGKILL)
-    assert process.wait(60) == 0
+    assert process.wait(60 * SLOW) == 0
     answer = sealed(client, "box")
     assert dropped(by_kind(answer)) == 0
     assert answer.freezes.count > 0
@@ -151,14 +152,14 @@ def test_a_lossless_box_stands_still_while_there_is_no_daemon(second: Daemon, st
     time.sleep(0.3)
     second.stop(signal.SIGKILL)
     cgroup = Cgroup.open(Path(box.cgroup_path))
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 2 * SLOW
     while not cgroup.frozen and time.monotonic() < deadline:
         time.sleep(0.005)
     assert cgroup.frozen
     assert process.poll() is None
     time.sleep(0.3)
     second.start()
-    assert process.wait(60) == 0
+    assert process.wait(60 * SLOW) == 0
     client = second.client()
     answer = sealed(client, "box")
     counts = by_kind(answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -12,8 +13,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
+import pytest
 from caisson_proto import tracerd_pb2 as pb
 from caisson_proto import tracerd_pb2_grpc as rpc
 from caisson_proto.record import Record, decode, strip_ring
@@ -170,6 +173,24 @@ class Client:
         records = list(decode(canonical))
         SEEN.add(self.tier, records)
         return records
+
+    def manifest(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.stub.GetInfo(pb.GetInfoRequest(), timeout=10 * SLOW).manifest_json)
+        return found
+
+    def needs(self, *hooks: str) -> None:
+        """Skip the test, with the reason, where the kernel has not got all of these hooks of the trampoline tier."""
+        for one in self.manifest()["trampoline"]:
+            assert not one["reason"].startswith("the verifier refuses"), f"{one['hook']}: our fault, not the kernel's"
+            if one["hook"] in hooks and not one["ok"]:
+                pytest.skip(f"no hook {one['hook']} on {os.uname().release}: {one['reason']}")
+
+    def needs_rings(self) -> None:
+        """Skip the test where the programs do not see the requests of io_uring."""
+        if "io_uring_complete" not in self.manifest()["hooks"]:
+            pytest.skip(
+                f"io_uring of {os.uname().release} is older than the programs know (6.0): requests are not told"
+            )
 
     def drop(self, box_id: str) -> None:
         self.stub.DropBox(pb.DropBoxRequest(id=box_id), timeout=20 * SLOW)

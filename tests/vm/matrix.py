@@ -1,29 +1,66 @@
-"""Writes what was seen on each kernel into a page: ``python tests/vm/matrix.py RESULTS.json docs/witness.md``.
+"""Writes what was seen on each kernel into a page: ``python tests/vm/matrix.py RESULTS.json… docs/witness.md``.
 
-The page keeps everything outside of the two marker lines. No cell is typed by hand: it is the number of tests in
-which records of that kind came out of that kernel under that tier.
+The page keeps everything outside of the two marker lines. No cell is typed by hand: what a kernel showed is what tests
+found there, and what was not shown has the reason that the test gave.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 BEGIN = "<!-- kernels: begin (made by tests/vm/matrix.py from the results of make test-kernels) -->"
 END = "<!-- kernels: end -->"
 HEAD = "# What the witness sees, on which kernel\n\n"
+TIERS = ("tracepoint", "trampoline")
+WORDS = ("passed", "failed", "skipped")
+NONE = "–"
 
 
-def columns(results: list[dict[str, Any]]) -> list[tuple[str, str, dict[str, list[str]]]]:
-    """(kernel, tier, tests by event) of every kernel and tier that gave records."""
-    found = []
+@dataclass
+class Kernel:
+    """Everything that was found on one kernel, of all parts together."""
+
+    name: str
+    release: str
+    tests: dict[str, str] = field(default_factory=dict)
+    seen: dict[str, dict[str, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
+    """Tier -> event -> tests."""
+    hooks: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """``6.12``; a kernel that is not Debian's is the machine's own."""
+        number = ".".join(self.release.split(".")[:2])
+        return f"{number} (own)" if self.name == "here" else number
+
+    @property
+    def tiers(self) -> list[str]:
+        return [tier for tier in TIERS if tier in self.seen]
+
+
+def gathered(results: Iterable[dict[str, Any]]) -> list[Kernel]:
+    """One for each kernel, from the oldest to the newest."""
+    found: dict[str, Kernel] = {}
     for one in results:
+        kernel = found.setdefault(one["kernel"], Kernel(one["kernel"], one["release"]))
+        kernel.tests.update(one["tests"])
         for tier, events in one["seen"].get("seen", {}).items():
-            if tier in ("tracepoint", "trampoline"):
-                found.append((one["kernel"], tier, events))
-    return found
+            for event, tests in events.items():
+                kernel.seen[tier][event].update(tests)
+        for finding in one["seen"].get("doctor", []):
+            if finding["name"].startswith("hook "):
+                kernel.hooks[finding["name"].removeprefix("hook ")] = finding["detail"]
+        if one["problem"]:
+            kernel.problems.append(f"{one.get('part', '')}: {one['problem'].splitlines()[0]}")
+    return sorted(found.values(), key=lambda kernel: [int(word) for word in re.findall(r"\d+", kernel.release)[:2]])
 
 
 def grid(head: list[str], rows: list[list[str]]) -> list[str]:
@@ -32,62 +69,117 @@ def grid(head: list[str], rows: list[list[str]]) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in [head, line, *rows]]
 
 
-def events_table(results: list[dict[str, Any]]) -> list[str]:
-    """Kinds of events against kernels and tiers."""
-    found = columns(results)
-    names = sorted({name for _, _, events in found for name in events})
-    rows = [
-        [name, *(str(len(events.get(name, ()))) if name in events else "–" for _, _, events in found)] for name in names
-    ]
-    return grid(["event", *(f"{kernel} {tier}" for kernel, tier, _ in found)], rows)
-
-
-def hooks_table(results: list[dict[str, Any]]) -> list[str]:
-    """Hooks of the trampoline tier against kernels, as ``tracerd doctor`` found them."""
-    hooks: dict[str, dict[str, str]] = {}
-    kernels = [one["kernel"] for one in results if "doctor" in one["seen"]]
-    for one in results:
-        for finding in one["seen"].get("doctor", []):
-            if finding["name"].startswith("hook "):
-                hooks.setdefault(finding["name"].removeprefix("hook "), {})[one["kernel"]] = finding["detail"]
-    rows = [[name, *(told.get(kernel, "–") for kernel in kernels)] for name, told in hooks.items()]
-    return grid(["hook", *kernels], rows)
-
-
-def tests_table(results: list[dict[str, Any]]) -> list[str]:
+def tests_table(kernels: list[Kernel]) -> list[str]:
     """What the tests said."""
     rows = []
-    for one in results:
-        counts = [sum(outcome.startswith(word) for outcome in one["tests"].values()) for word in WORDS]
-        rows.append(
-            [one["kernel"], one["release"], *map(str, counts), one["problem"].splitlines()[0] if one["problem"] else ""]
-        )
-    return grid(["kernel", "release", *WORDS, "problem"], rows)
+    for one in kernels:
+        counts = [str(sum(outcome.startswith(word) for outcome in one.tests.values())) for word in WORDS]
+        works = sum(detail.endswith(" fires") for detail in one.hooks.values())
+        hooks = f"{works} of {len(one.hooks)}" if one.hooks else NONE
+        rows.append([one.label, f"`{one.release}`", *counts, hooks, "; ".join(one.problems)])
+    return grid(["kernel", "release", *WORDS, "hooks that fire", "no answer"], rows)
 
 
-WORDS = ("passed", "failed", "skipped")
+def columns(kernels: list[Kernel]) -> list[tuple[Kernel, str]]:
+    return [(kernel, tier) for kernel in kernels for tier in kernel.tiers]
 
 
-def skipped(results: list[dict[str, Any]]) -> list[str]:
-    """Every test that did not run or failed, with its reason."""
-    return [
-        f"* {one['kernel']}: `{test}`: {outcome}"
-        for one in results
-        for test, outcome in sorted(one["tests"].items())
-        if outcome != "passed"
+def column_heads(kernels: list[Kernel]) -> list[str]:
+    return [f"{kernel.label} {tier}" for kernel, tier in columns(kernels)]
+
+
+def events_table(kernels: list[Kernel]) -> list[str]:
+    """Kinds of events against kernels and tiers: in how many tests records of it came out."""
+    found = columns(kernels)
+    names = sorted({name for kernel, tier in found for name in kernel.seen[tier]})
+    rows = [
+        [name, *(str(len(kernel.seen[tier][name])) if name in kernel.seen[tier] else NONE for kernel, tier in found)]
+        for name in names
     ]
+    return grid(["event", *column_heads(kernels)], rows)
+
+
+def hooks_table(kernels: list[Kernel]) -> list[str]:
+    """Hooks of the trampoline tier against kernels, as ``tracerd doctor`` found them."""
+    told = [kernel for kernel in kernels if kernel.hooks]
+    names = list(dict.fromkeys(name for kernel in told for name in kernel.hooks))
+    rows = [[name, *(plain(kernel.hooks.get(name, NONE)) for kernel in told)] for name in names]
+    return grid(["hook", *(kernel.label for kernel in told)], rows)
+
+
+def plain(detail: str) -> str:
+    """``fexit on do_filp_open fires`` is a tick, anything else the reason."""
+    return f"`{detail.split()[2]}`" if detail.endswith(" fires") else detail.rpartition(": ")[2] or detail
+
+
+def split(test: str) -> tuple[str, str]:
+    """(promise, tier) of ``module::test_name[tier-parameters]``; the daemon's own choice of a tier is ''."""
+    name, _, parameters = test.partition("::")[2].partition("[")
+    tier = next((tier for tier in TIERS if parameters.startswith(tier)), "")
+    return name.removeprefix("test_").replace("_", " "), tier
+
+
+def worst(outcomes: list[str]) -> str:
+    """One word for a promise that was tried with several parameters."""
+    for word in ("failed", "skipped", "passed"):
+        if any(outcome.startswith(word) for outcome in outcomes):
+            return word
+    return ""
+
+
+def promises_table(kernels: list[Kernel], tiers: bool) -> list[str]:
+    """Promises against kernels: those of the record under each tier, or those of the daemon under its own choice."""
+    across = columns(kernels) if tiers else [(kernel, "") for kernel in kernels]
+    found: dict[str, dict[tuple[str, str], list[str]]] = {}
+    for kernel in kernels:
+        for test, outcome in kernel.tests.items():
+            promise, tier = split(test)
+            if bool(tier) == tiers:
+                found.setdefault(promise, {}).setdefault((kernel.name, tier), []).append(outcome)
+    signs = {"passed": "yes", "failed": "**no**", "skipped": "skipped", "": NONE}
+    rows = [
+        [promise, *(signs[worst(outcomes.get((kernel.name, tier), []))] for kernel, tier in across)]
+        for promise, outcomes in sorted(found.items())
+        # What only this machine ran has a table of its own: its test report.
+        if any(name != "here" for name, _ in outcomes)
+    ]
+    heads = column_heads(kernels) if tiers else [kernel.label for kernel in kernels]
+    return grid(["promise", *heads], rows)
+
+
+def reasons(kernels: list[Kernel]) -> list[str]:
+    """Every reason for a skip or a failure, with how often and where."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for kernel in kernels:
+        for test, outcome in sorted(kernel.tests.items()):
+            if outcome != "passed":
+                found.setdefault((kernel.label, outcome), {}).setdefault(outcome, []).append(test)
+    lines = []
+    for (label, outcome), tests in found.items():
+        names = [name.partition("::")[2] for name in tests[outcome]]
+        shown = f"`{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        lines.append(f"* {label}: {outcome} ({shown})")
+    return lines
 
 
 def section(results: list[dict[str, Any]]) -> str:
     """The generated part."""
+    kernels = gathered(results)
     parts = [
-        ["## Kernels", "", "Debian's own kernels, each booted in a virtual machine; tests passed there:", ""],
-        tests_table(results),
-        ["", "Tests in which records of a kind came out, by kernel and tier (– : in none):", ""],
-        events_table(results),
-        ["", "Hooks of the trampoline tier, tried with a real event:", ""],
-        hooks_table(results),
-        ["", "Not passed:", "", *(skipped(results) or ["nothing"])],
+        ["## Kernels", "", *tests_table(kernels)],
+        ["", "## Events", "", "In how many tests records of a kind came out, by kernel and tier (– : in none):", ""],
+        events_table(kernels),
+        [
+            "",
+            "## Hooks of the trampoline tier",
+            "",
+            "Each tried with a real event: the function it sits on, or why not.",
+            "",
+        ],
+        hooks_table(kernels),
+        ["", "## Promises of the record", "", *promises_table(kernels, True)],
+        ["", "## Promises of the daemon", "", "Under the tier that it chose.", "", *promises_table(kernels, False)],
+        ["", "## Not passed", "", *(reasons(kernels) or ["nothing"])],
     ]
     return "\n".join(line for part in parts for line in part)
 
@@ -101,9 +193,10 @@ def rewritten(page: str, part: str) -> str:
 
 
 def main() -> int:
-    results, page = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-    before = page.read_text() if page.exists() else ""
-    page.write_text(rewritten(before, section(results)))
+    *sources, target = map(Path, sys.argv[1:])
+    results = [one for source in sources for one in json.loads(source.read_text())]
+    before = target.read_text() if target.exists() else ""
+    target.write_text(rewritten(before, section(results)))
     return 0
 
 

@@ -1,9 +1,12 @@
 """``make test-kernels``: the witness tests on Debian's own kernels, each in a virtual machine.
 
-    python tests/vm/run.py --kernels 6.1,6.12 [--quick] [--json FILE] [--jobs 2] [-- PYTEST ARGUMENTS]
+    python tests/vm/run.py --kernels 6.1,here [--parts trampoline] [--quick] [--json FILE] [-- PYTEST ARGUMENTS]
+
+``here`` is the kernel of this machine, without a virtual one. Each part of the tests (``parts.py``) is a machine of its
+own, and its results are in the JSON file as soon as it has ended; what that file holds of others stays.
 
 Exit codes: 0 every test that could run passed; 1 a test failed; 3 a machine gave no answer, or nothing could be built.
-What was seen on each kernel goes to the JSON file, from which ``matrix.py`` writes the table of ``docs/witness.md``.
+``matrix.py`` writes the tables of ``docs/witness.md`` from the JSON file.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import xml.etree.ElementTree as xml
@@ -23,7 +27,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import parts
 from machine import Answer, Kernel, MachineError, pack, play, stop_all, sweep
+from parts import Part
 
 TOP = Path(__file__).resolve().parents[2]
 RECIPES = TOP / "packaging/vm"
@@ -35,23 +41,17 @@ KERNELS = {
 }
 """Suite and package of each; Debian keeps one kernel line for a release, ``sid`` has the newest."""
 
+HERE = "here"
 SHIPPED = ("bpf", "tracerd", "proto", "runner", "tests/tracerd", "pyproject.toml", "scenarios/routes")
-DEFAULT_TESTS = (
-    "tests/tracerd/test_tracerd_trampoline.py",
-    "tests/tracerd/test_tracerd_record.py",
-    "tests/tracerd/test_tracerd_record_kinds.py",
-)
-QUICK = ("-k", "trampoline", *DEFAULT_TESTS[:2])
-"""One tier, one load: what a few minutes of emulation are best spent on."""
-
 NO_TREE = "no source tree of the project at"
 
 
 @dataclass
 class Result:
-    """One kernel."""
+    """One part on one kernel."""
 
     kernel: str
+    part: str = ""
     release: str = ""
     seconds: float = 0.0
     problem: str = ""
@@ -94,16 +94,25 @@ def shipped_files(tree: Path) -> dict[str, bytes | Path]:
     return dict(files)
 
 
+def quoted(word: str) -> str:
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
 def job(tree: Path, arguments: list[str]) -> bytes:
     """The tests as a job."""
-    quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in arguments)
+    names = {**parts.environment("/out"), "CAISSON_VM": "1", "CAISSON_LOAD_TIMEOUT_S": "1800"}
+    files = shipped_files(tree)
+    with tempfile.TemporaryDirectory(prefix="caisson-storm-") as folder:
+        storm = parts.storm(tree, Path(folder) / "storm")
+        if storm is not None:
+            names["CAISSON_STORM"] = "/job/storm"
+            files["storm"] = storm.read_bytes()
     script = f"""cd /job/tree
-export PYTHONPATH=runner:tracerd:proto:gate CAISSON_SEEN=/out/seen.json GRPC_VERBOSITY=NONE
-export CAISSON_VM=1 CAISSON_LOAD_TIMEOUT_S=900
+export {" ".join(f"{name}={quoted(value)}" for name, value in names.items())}
 python3 -m caisson_tracerd.cli doctor --json > /out/doctor.json 2>/out/doctor.log
-python3 -m pytest -p no:cacheprovider --junitxml=/out/junit.xml --durations=8 {quoted}
+python3 -m pytest -p no:cacheprovider --junitxml=/out/junit.xml --durations=12 {" ".join(map(quoted, arguments))}
 """
-    return pack({"job.sh": script.encode(), **shipped_files(tree)})
+    return pack({"job.sh": script.encode(), **files})
 
 
 def judged(answer: Answer, result: Result) -> Result:
@@ -134,10 +143,10 @@ def first_line(text: str) -> str:
     return ascii(text.strip().splitlines()[0] if text.strip() else "")[1:-1][:200]
 
 
-def run_kernel(name: str, image: Path, work: bytes, timeout_s: float, cpus: int) -> Result:
+def run_kernel(name: str, part: Part, image: Path, work: bytes, timeout_s: float, cpus: int) -> Result:
     """Boot one kernel and run the job."""
     suite, package = KERNELS[name]
-    result = Result(name)
+    result = Result(name, part.name)
     try:
         with _fetching:
             kernel = Kernel(name, built("kernel.sh", str(cache_folder()), suite, package))
@@ -148,14 +157,54 @@ def run_kernel(name: str, image: Path, work: bytes, timeout_s: float, cpus: int)
         return result
 
 
-_fetching = threading.Lock()
+def run_here(part: Part, tree: Path, arguments: list[str], timeout_s: float) -> Result:
+    """The same on this machine's kernel."""
+    result = Result(HERE, part.name, os.uname().release)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="caisson-here-") as out:
+        names = {**os.environ, **parts.environment(out)}
+        doctor = [sys.executable, "-m", "caisson_tracerd.cli", "doctor", "--json"]
+        found = subprocess.run(doctor, cwd=tree, env=names, capture_output=True)
+        Path(out, "doctor.json").write_bytes(found.stdout)
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={out}/junit.xml"]
+        try:
+            done = subprocess.run(
+                [*command, *arguments],
+                cwd=tree,
+                env=names,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=timeout_s,
+            )
+        except subprocess.TimeoutExpired:
+            result.problem = f"the tests did not end within {timeout_s:g} s"
+            return result
+        files = {path.name: path.read_bytes() for path in Path(out).iterdir() if path.is_file()}
+        return judged(Answer(done.returncode, done.stdout, b"", files, time.monotonic() - started), result)
+
+
+def keep(target: Path, results: list[Result]) -> None:
+    """Write what is known, beside what the file holds of other kernels and parts."""
+    try:
+        held = json.loads(target.read_text())
+    except FileNotFoundError:
+        held = []
+    new = {(one.kernel, one.part) for one in results}
+    whole = [one for one in held if (one["kernel"], one["part"]) not in new] + [asdict(one) for one in results]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    part.write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n")
+    part.rename(target)
+
+
+_fetching, _keeping = threading.Lock(), threading.Lock()
 
 
 def table(results: list[Result]) -> str:
     """A line for each kernel, and one for each test that did not simply pass."""
-    lines = [f"{'kernel':<10} {'release':<30} {'passed':>6} {'failed':>6} {'skipped':>7} {'seconds':>8}"]
+    lines = [f"{'kernel':<8} {'part':<10} {'release':<28} {'passed':>6} {'failed':>6} {'skipped':>7} {'seconds':>8}"]
     for one in results:
-        head = f"{one.kernel:<10} {one.release:<30}"
+        head = f"{one.kernel:<8} {one.part:<10} {one.release:<28}"
         if one.problem:
             lines.append(f"{head} no answer: {one.problem}")
             continue
@@ -165,7 +214,7 @@ def table(results: list[Result]) -> str:
     for one in results:
         for test, outcome in sorted(one.tests.items()):
             if outcome != "passed":
-                lines.append(f"{one.kernel:<10} {test}: {outcome}")
+                lines.append(f"{one.kernel:<8} {test}: {outcome}")
     return "\n".join(lines)
 
 
@@ -182,43 +231,64 @@ def why_not() -> str | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="run the witness tests on Debian's kernels in virtual machines")
-    parser.add_argument("--kernels", default=",".join(KERNELS), help=f"of {', '.join(KERNELS)}; default: all")
-    parser.add_argument("--json", type=Path, help="where to write what was seen")
+    parser.add_argument(
+        "--kernels", default=",".join(KERNELS), help=f"of {', '.join(KERNELS)}, {HERE}; default: all but {HERE}"
+    )
+    parser.add_argument("--parts", default=",".join(parts.PARTS), help=f"of {', '.join(parts.PARTS)}; default: all")
+    parser.add_argument("--json", type=Path, help="where to keep what was seen")
     parser.add_argument("--jobs", type=int, default=1, help="machines at a time")
     parser.add_argument("--cpus", type=int, default=2, help="processors of each machine")
-    parser.add_argument("--timeout", type=float, default=1200.0, help="seconds for one machine")
+    parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for one machine")
     parser.add_argument("--tree", type=Path, default=TOP, help="work tree to test")
     parser.add_argument("--quick", action="store_true", help="the trampoline tier and the plain record only")
     parser.add_argument("--verbose", action="store_true", help="print each guest's log")
-    parser.add_argument("pytest", nargs="*", help="arguments for pytest in the guest")
+    parser.add_argument("pytest", nargs="*", help="arguments for pytest in place of the parts'")
     options = parser.parse_args()
     names = [name for name in options.kernels.replace(",", " ").split() if name]
-    unknown = [name for name in names if name not in KERNELS]
+    unknown = [name for name in names if name not in (*KERNELS, HERE)]
     if unknown or not names:
-        parser.error(f"kernels are {', '.join(KERNELS)}, not {', '.join(unknown) or 'none'}")
-    reason = why_not()
+        parser.error(f"kernels are {', '.join(KERNELS)} and {HERE}, not {', '.join(unknown) or 'none'}")
+    wanted = [name for name in options.parts.replace(",", " ").split() if name]
+    unknown = [name for name in wanted if name not in parts.PARTS]
+    if unknown or not wanted:
+        parser.error(f"parts are {', '.join(parts.PARTS)}, not {', '.join(unknown) or 'none'}")
+    chosen = [parts.PARTS[name] for name in wanted]
+    if options.quick:
+        chosen = [parts.QUICK]
+    if options.pytest:
+        chosen = [Part("own", tuple(options.pytest))]
+    reason = why_not() if names != [HERE] else None
     if reason:
         print(f"test-kernels: {reason}", file=sys.stderr)
         return 3
     started = time.monotonic()
     sweep(cache_folder())
     signal.signal(signal.SIGTERM, lambda *_: stop_all())
+    results: list[Result] = []
+
+    def run(name: str, part: Part) -> None:
+        if name == HERE:
+            one = run_here(part, options.tree, list(part.everything or part.arguments), options.timeout)
+        else:
+            one = run_kernel(name, part, image, jobs[part.name], options.timeout, options.cpus)
+        with _keeping:
+            results.append(one)
+            if options.json:
+                keep(options.json, results)
+            if options.verbose or one.problem or one.count("failed"):
+                print(f"--- log of {one.kernel}, {one.part}\n{one.log[-20000:]}", flush=True)
+
     try:
-        image = built("image.sh", str(cache_folder()))
-        tests = [name for name in DEFAULT_TESTS if (options.tree / name).exists()]
-        work = job(options.tree, options.pytest or (list(QUICK) if options.quick else tests))
+        if names != [HERE]:
+            image = built("image.sh", str(cache_folder()))
+            jobs = {part.name: job(options.tree, list(part.arguments)) for part in chosen}
     except MachineError as problem:
         print(f"test-kernels: {problem}", file=sys.stderr)
         return 3
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(lambda name: run_kernel(name, image, work, options.timeout, options.cpus), names))
-    for one in results:
-        if options.verbose or one.problem or one.count("failed"):
-            print(f"--- log of {one.kernel}\n{one.log[-20000:]}")
+        for done in [pool.submit(run, name, part) for name in names for part in chosen]:
+            done.result()
     print(table(results))
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps([asdict(one) for one in results], indent=1, sort_keys=True) + "\n")
     passed, failed = (sum(one.count(word) for one in results) for word in ("passed", "failed"))
     skipped = sum(one.count("skipped") for one in results)
     print(f"kernels: {passed} passed, {failed} failed, {skipped} skipped in {time.monotonic() - started:.0f} s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +26,7 @@ def load(path: Path) -> ModuleType:
         sys.path.remove(str(path.parent))
 
 
-machine, matrix, run = (load(HERE / f"{name}.py") for name in ("machine", "matrix", "run"))
+machine, matrix, parts, run = (load(HERE / f"{name}.py") for name in ("machine", "matrix", "parts", "run"))
 sources = load(HERE.parents[1] / "packaging/vm/sources.py")
 pick = load(HERE.parents[1] / "packaging/vm/pick.py")
 
@@ -98,15 +99,64 @@ def test_a_report_that_did_not_come_is_a_problem_and_not_a_pass() -> None:
     assert "no answer" in run.table([result])
 
 
+def seen(
+    kernel: str, release: str, part: str, tests: dict[str, str], **events: dict[str, list[str]]
+) -> dict[str, object]:
+    doctor = [{"name": "hook open", "detail": "fexit on do_filp_open fires"}, {"name": "BTF", "detail": "there"}]
+    return {
+        "kernel": kernel, "release": release, "part": part, "problem": "", "tests": tests,
+        "seen": {"seen": events, "doctor": doctor},
+    }  # fmt: skip
+
+
 def test_the_page_is_rewritten_between_its_marks_only() -> None:
-    result = {
-        "kernel": "6.1",
-        "release": "6.1.0-1",
-        "problem": "",
-        "tests": {"a::b": "passed", "a::c": "skipped: why"},
-        "seen": {"seen": {"tracepoint": {"open": ["a::b"]}, "trampoline": {"open": ["a::b"], "exec": ["a::c"]}}},
-    }
+    result = seen(
+        "6.1", "6.1.0-1", "all", {"m::test_b": "passed"}, tracepoint={"open": ["a"]}, trampoline={"exec": ["c"]}
+    )
     first = matrix.rewritten("before\n", matrix.section([result]))
     assert first.startswith("before\n")
     assert "| exec | – | 1 |" in first
     assert matrix.rewritten(first + "after\n", "new") == f"before\n\n{matrix.BEGIN}\n\nnew\n\n{matrix.END}\nafter\n"
+
+
+def test_the_page_joins_the_parts_of_a_kernel_and_sorts_kernels_by_age() -> None:
+    page = matrix.section(
+        [
+            seen("here", "6.18.1", "own", {"m::test_a_thing[tracepoint]": "passed"}, tracepoint={"open": ["a"]}),
+            seen("6.1", "6.1.0-1", "one", {"m::test_a_thing[tracepoint]": "passed"}, tracepoint={"open": ["a"]}),
+            seen(
+                "6.1",
+                "6.1.0-1",
+                "two",
+                {"m::test_a_thing[trampoline-x]": "skipped: no hook"},
+                trampoline={"open": ["b"]},
+            ),
+            seen(
+                "5.10", "5.10.0-4", "one", {"m::test_a_thing[tracepoint]": "failed: 1 != 2"}, tracepoint={"fork": ["a"]}
+            ),
+        ]
+    )
+    assert "| event | 5.10 tracepoint | 6.1 tracepoint | 6.1 trampoline | 6.18 (own) tracepoint |" in page
+    assert "| a thing | **no** | yes | skipped | yes |" in page
+    assert "| open | `do_filp_open` | `do_filp_open` | `do_filp_open` |" in page
+    assert "* 6.1: skipped: no hook (`test_a_thing[trampoline-x]`)" in page
+    assert "| 6.1 | `6.1.0-1` | 1 | 0 | 1 | 1 of 1 |  |" in page
+
+
+def test_results_are_kept_beside_those_of_other_kernels_and_parts(tmp_path: Path) -> None:
+    target = tmp_path / "results.json"
+    for kernel, part, release in (("6.1", "one", "a"), ("6.1", "two", "a"), ("6.12", "one", "a"), ("6.1", "one", "b")):
+        run.keep(target, [run.Result(kernel, part, release)])
+    held = {(one["kernel"], one["part"]): one["release"] for one in json.loads(target.read_text())}
+    assert held == {("6.1", "one"): "b", ("6.1", "two"): "a", ("6.12", "one"): "a"}
+
+
+def test_every_part_names_tests_that_exist() -> None:
+    top = HERE.parents[1]
+    for part in (*parts.PARTS.values(), parts.QUICK):
+        files = [word for word in (*part.arguments, *part.everything) if word.endswith(".py")]
+        assert files
+        assert all((top / name).exists() for name in files)
+    for name, words in parts.DAEMON.items():
+        text = (top / f"tests/tracerd/test_tracerd_{name}.py").read_text()
+        assert [word for word in words if word not in text] == []
