@@ -24,7 +24,7 @@ from mitmproxy.proxy.server import ConnectionIO, LiveConnectionHandler
 from caisson_gate.decide import Decision, Kind, Reason, Request
 from caisson_gate.exchange import Exchange
 from caisson_gate.heads import MalformedHead, UnwantedProtocol
-from caisson_gate.hello import MalformedHello, read_hello
+from caisson_gate.hello import MalformedHello, looks_like, read_hello
 from caisson_gate.names import canonical_authority, canonical_host
 from caisson_gate.proxy_http import Requests
 from caisson_gate.proxy_layers import Entrance, GateHttpLayer
@@ -291,11 +291,11 @@ class GateConnection(LiveConnectionHandler):
             ask.layer = GateHttpLayer(ask.context, HTTPMode.transparent, self)
         elif self.tunnel == "opaque":
             ask.layer = TCPLayer(ask.context, ignore=True)
-        elif begun[:1] == b"\x16":
+        elif (kind := looks_like(begun)) == "tls":
             ask.layer = ClientTLSLayer(ask.context)
-        elif begun[:1].isalpha():
+        elif kind == "http":
             ask.layer = GateHttpLayer(ask.context, HTTPMode.transparent, self)
-        elif begun:
+        elif kind is not None:
             self.deny("connect", Reason.PROTOCOL, "what came in the tunnel is neither TLS nor HTTP", first=begun[:64])
             self.abort()
 

@@ -55,6 +55,10 @@ class Requests:
         self.gate.deny("http", reason, problem, name_sni=self.gate.sni, url=Wide(request.data.path), **about)
         return Refusal(400, "hard", reason.value, problem[:500])
 
+    def broken_protocol(self, problem: str) -> None:
+        """The box broke HTTP/2; its connection ends."""
+        self.gate.deny("http", Reason.MALFORMED, problem, **self.gate.tls_fields())
+
     async def on_request_head(self, flow: http.HTTPFlow) -> None:
         """Decide; then make of the request what goes upstream."""
         gate, request = self.gate, flow.request

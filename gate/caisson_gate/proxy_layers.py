@@ -8,6 +8,7 @@ mitmproxy 11.0 and 12.x have in common; the differences are named where they are
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from mitmproxy import flow as mflow
@@ -50,6 +51,9 @@ EXCHANGE: Final = "caisson"
 """Key of the exchange in a flow's metadata."""
 MAX_REWRITE: Final = 64 << 20
 """Of an answer that the gate has to read whole, in bytes."""
+
+_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 _CODES: Any = getattr(_events, "ErrorCode", None)  # 12: an enum; 11: HTTP status codes
 _KILL: Any = _CODES.KILL if _CODES is not None else status_codes.NO_RESPONSE
@@ -100,12 +104,37 @@ class GateHttp1Server(Http1Server):
             self.gate.check_form(head)
             self.gate.head = head
         except (MalformedHead, UnwantedProtocol) as problem:
-            refusal = self.gate.requests.bad_head(buffer, problem)
-            yield commands.SendData(self.conn, refusal_bytes(refusal))
-            yield commands.CloseConnection(self.conn)
-            self.state = self.done
+            yield from self.refuse_head(buffer, problem)
             return
-        yield from super().read_headers(event)
+        made = super().read_headers(event)
+        first = next(made, None)
+        if first is None:
+            return
+        if isinstance(first, commands.SendData):  # mitmproxy's own parser refuses, with an answer and without a hook
+            made.close()
+            yield from self.refuse_head(buffer, MalformedHead("the target is no URL"))
+            return
+        yield first
+        yield from made
+
+    def refuse_head(self, buffer: bytes, problem: MalformedHead | UnwantedProtocol) -> layer.CommandGenerator[None]:
+        """Answer a head that goes no further, and close."""
+        refusal = self.gate.requests.bad_head(buffer, problem)
+        yield commands.SendData(self.conn, refusal_bytes(refusal))
+        yield commands.CloseConnection(self.conn)
+        self.state = self.done
+
+
+class GateHttp2Server(Http2Server):
+    """Tells the journal when the box breaks the protocol, which ends the connection without any hook."""
+
+    def __init__(self, context: Context, gate: GateConnection) -> None:
+        super().__init__(context)
+        self.gate = gate
+
+    def protocol_error(self, message: str, error_code: int = 1) -> layer.CommandGenerator[None]:
+        self.gate.requests.broken_protocol(message)
+        yield from super().protocol_error(message, error_code)
 
 
 class GateHttpLayer(HttpLayer):
@@ -117,8 +146,9 @@ class GateHttpLayer(HttpLayer):
         gate.http = self
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        if isinstance(event, events.Start) and self.context.client.alpn != b"h2":
-            self.connections[self.context.client] = GateHttp1Server(self.context.fork(), self.gate)
+        if isinstance(event, events.Start):
+            kind = GateHttp2Server if self.context.client.alpn == b"h2" else GateHttp1Server
+            self.connections[self.context.client] = kind(self.context.fork(), self.gate)
         yield from super()._handle_event(event)
 
     def make_stream(self, stream_id: int) -> layer.CommandGenerator[None]:
@@ -190,11 +220,19 @@ class GateStream(HttpStream):
                     )
                     yield from self.check_killed(True)
                     return True
-        problem = validate_request(self.mode, self.flow.request, True) if request else None
+        problem = self._problem() if request else None
         if problem is None:
             return False
         yield from self.refuse(self.gate.requests.bad_request(self.flow, problem))
         return True
+
+    def _problem(self) -> str | None:
+        """What is wrong with the request's head, beyond what the reader of its protocol has found."""
+        request = self.flow.request
+        for name, value in request.headers.fields:
+            if not _NAME.fullmatch(name) or _CONTROL.search(value):
+                return "a header's name or value holds a byte that HTTP/1 has no room for"
+        return validate_request(self.mode, request, True)
 
     def refuse(self, refusal: Refusal) -> layer.CommandGenerator[None]:
         """Answer in the upstream's place and end the stream; what the box still sends of it is cut off."""
