@@ -22,6 +22,16 @@ class SharedSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundFinding:
+    """A finding as tables need it."""
+
+    rule: str
+    severity: str
+    seqs: tuple[int, ...] = ()
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """One run's outcome. `None` in a verdict means that there was no such check, or none could be made."""
 
@@ -41,6 +51,7 @@ class Result:
     detail: str
     bundle: Path
     shared: tuple[SharedSlot, ...] = ()
+    findings: tuple[FoundFinding, ...] = ()
 
     @property
     def truth(self) -> bool:
@@ -75,4 +86,8 @@ def read_result(bundle: Path) -> Result:
         detail=verdict.get("detail", ""),
         bundle=bundle,
         shared=tuple(SharedSlot(**slot) for slot in run.get("shared_slots", ())),
+        findings=tuple(
+            FoundFinding(one["rule"], one["severity"], tuple(one["seqs"]), tuple(one["paths"]))
+            for one in verdict.get("findings", ())
+        ),
     )

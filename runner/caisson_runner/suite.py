@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from caisson_runner import catalogue
 from caisson_runner.errors import CaissonError
 from caisson_runner.report import tables
 from caisson_runner.results import Result, read_result
@@ -61,13 +62,19 @@ def _experiment_runs(experiment: Experiment, suite: Suite, attempts: int) -> lis
 
     for attempt in range(attempts):
         again = f"-again{attempt}" if attempt else ""
+        for scenario in catalogue.expressible(experiment.scenarios):
+            own, together, after = catalogue.row_ids(scenario)
+            add(f"{own}{again}", scenario.task, (scenario.id,))
+            if scenario.later:
+                add(f"{together}{again}", scenario.task, (scenario.id, scenario.later), shared=True)
+                add(f"{after}{again}", scenario.task, (f"{catalogue.AFTER}{scenario.id}",))
         if experiment.kind == "contamination":
             agents = experiment.agents()
             add(f"{experiment.id}-shared{again}", experiment.tasks[0], agents, shared=True)
             for number, agent in enumerate(agents):
                 add(f"{experiment.id}-slot{number}-{_slug(agent)}{again}", experiment.tasks[0], (agent,))
             continue
-        for task in experiment.tasks:
+        for task in experiment.tasks if experiment.slots else ():
             prefix = f"{experiment.id}-{_slug(suite.task(task).id)}" if experiment.kind == "matrix" else experiment.id
             for slot in experiment.slots:
                 name = _slug(slot.agent.replace("{task}-", "").replace("{task}", ""))
@@ -99,6 +106,8 @@ def suite_digest(suite: Suite) -> str:
     """sha256 over the suite's file, its tasks and its behaviours: what a plan was made from."""
     total = hashlib.sha256(suite.path.read_bytes())
     for experiment in suite.experiments:
+        for file in sorted({scenario.file for scenario in experiment.scenarios}):
+            total.update(file.read_bytes())
         for name in experiment.tasks:
             task = suite.task(name)
             total.update(task.digest().encode())
@@ -194,6 +203,9 @@ def suite_tables(suite: Suite, runs: Sequence[Planned], results: Sequence[Result
         plain = [by_id[run.id] for run in own if not run.shared]
         if not own:
             continue
+        if experiment.kind == "catalogue":
+            made.append(catalogue.matrix(experiment, by_id))
+            continue
         if experiment.kind == "contamination":
             shared = [by_id[run.id] for run in own if run.shared]
             if shared and len(shared[0].shared) == len(plain):
@@ -233,13 +245,17 @@ def metrics(results: Sequence[Result]) -> dict[str, int]:
     }
 
 
-def unexpected(suite: Suite, runs: Sequence[Planned], results: Sequence[Result]) -> list[str]:
-    """Where the runs differ from what the suite expects, one sentence each; empty when all is as declared."""
+def unexpected(suite: Suite, runs: Sequence[Planned], results: Sequence[Result], *, counts: bool = True) -> list[str]:
+    """Where the runs differ from what the suite expects, one sentence each; empty when all is as declared.
+
+    Without ``counts`` only the rows of catalogues are compared.
+    """
     by_id = {result.id: result for result in results}
     lines: list[str] = []
     for experiment in suite.experiments:
         own = [by_id[run.id] for run in runs if run.experiment == experiment.id]
-        if not own or not experiment.expected:
+        lines += catalogue.surprises(experiment, by_id)
+        if not own or not experiment.expected or not counts:
             continue
         counted = metrics(own)
         lines += [

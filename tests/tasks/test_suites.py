@@ -61,7 +61,7 @@ def test_a_malformed_suite_is_named_with_line_and_key(tmp_path: Path, text: str,
 
 
 def test_an_unknown_suite_lists_what_there_is() -> None:
-    with pytest.raises(SuiteMalformed, match=r"known are article, real; did you mean article\?"):
+    with pytest.raises(SuiteMalformed, match=r"known are article, cheats, real; did you mean article\?"):
         load_suite("artikle")
 
 

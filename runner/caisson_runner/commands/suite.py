@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from caisson_runner.commands.common import OUT, OutExists, emit, finish, program, result_json, say, stamp
 from caisson_runner.report.text import printable, seconds
@@ -66,6 +67,7 @@ def suite_command(
     engine: str,
     docker_host: str | None,
     bases: Sequence[str],
+    gate: Mapping[str, Any],
     rules: Sequence[Path],
     as_json: bool,
 ) -> int:
@@ -73,6 +75,7 @@ def suite_command(
     import time
 
     from caisson_runner import suite as suites
+    from caisson_runner.gate import GateOptions
     from caisson_runner.made import load_made_suite
     from caisson_runner.run import run_one, run_shared
     from caisson_runner.session import BadOption, open_session
@@ -95,14 +98,13 @@ def suite_command(
     begun = time.monotonic()
 
     async def work() -> list[Result]:
-        async with open_session(witness, bases, engine, docker_host, rules) as session:
+        async with open_session(witness, bases, engine, docker_host, rules, GateOptions(**gate)) as session:
             say(f"{suite.title}: {len(runs)} runs" + (f", {len(kept)} of them done before" if kept else ""))
             say(f"box: {session.engine.name}; witness: {session.witness.name} ({session.witness.reason})")
             tell, stop = _progress(len(runs), len(kept))
 
             async def make(run: suites.Planned) -> Result:
-                task = suite.task(run.task)
-                agents = [suite.plan(agent, task) for agent in run.agents]
+                task, agents = suite.resolve(run.experiment, run.task, run.agents)
                 target = folder / "runs" / run.id
                 if run.shared:
                     return await run_shared(session, task, agents, run.id, target, run.seed)
@@ -116,7 +118,9 @@ def suite_command(
     made = {result.id: result for result in (finish(work()) if todo else [])}
     results = [made.get(run.id) or kept[run.id] for run in runs]
     took = time.monotonic() - begun
-    surprises = suites.unexpected(suite, runs, results) if not (include or exclude or limit) and attempts == 1 else []
+    # counts hold for whole experiments only; a catalogue's rows stand each for itself
+    partly = bool(include or exclude or limit) or attempts != 1
+    surprises = suites.unexpected(suite, runs, results, counts=not partly)
     tables = suites.suite_tables(suite, runs, results)
     witnesses = sorted({result.witness for result in results})
     document = {

@@ -2,6 +2,7 @@
 
 from caisson_runner.tasks.agent import AgentPlan, plan_agent
 from caisson_runner.tasks.behaviour import Behaviour, load_behaviour
+from caisson_runner.tasks.catalogue import Catalogue, Scenario, load_catalogue
 from caisson_runner.tasks.errors import (
     ScenarioError,
     SuiteMalformed,
@@ -16,7 +17,9 @@ from caisson_runner.tasks.task import Task, load_task
 __all__ = [
     "AgentPlan",
     "Behaviour",
+    "Catalogue",
     "Experiment",
+    "Scenario",
     "ScenarioError",
     "Suite",
     "SuiteMalformed",
@@ -26,6 +29,7 @@ __all__ = [
     "UnknownBehaviour",
     "UnsupportedTask",
     "load_behaviour",
+    "load_catalogue",
     "load_suite",
     "load_task",
     "plan_agent",

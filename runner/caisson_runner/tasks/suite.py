@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from caisson_runner.tasks.agent import AgentPlan, plan_agent
+from caisson_runner.tasks.catalogue import LeftOut, Scenario, load_catalogue
 from caisson_runner.tasks.errors import SuiteMalformed, TaskNotFound
 from caisson_runner.tasks.search import scenarios_root
 from caisson_runner.tasks.table import Table, near
 from caisson_runner.tasks.task import Task, load_task
 
 SCHEMA = "caisson.suite/v1"
-KINDS = ("determinism", "trusting_vs_truth", "held_out", "lie_rate", "contamination", "matrix")
+KINDS = ("determinism", "trusting_vs_truth", "held_out", "lie_rate", "contamination", "matrix", "catalogue")
 MAX_RUNS = 100_000
 
 # What an experiment's optional [expected] may hold. Runs are compared with it; nothing is printed from it.
@@ -53,6 +54,12 @@ class Experiment:
     tasks: tuple[str, ...]
     slots: tuple[Slot, ...]
     expected: Mapping[str, int]
+    scenarios: tuple[Scenario, ...] = ()
+    """Of a catalogue, which has no slots."""
+    left_out: tuple[LeftOut, ...] = ()
+
+    def scenario(self, name: str) -> Scenario | None:
+        return next((scenario for scenario in self.scenarios if scenario.id == name), None)
 
     def agents(self) -> tuple[str, ...]:
         """The agents in order, repeats written out."""
@@ -83,6 +90,20 @@ class Suite:
         """The agent for one run; `{task}` in a matrix's agent names stands for the task's id."""
         return plan_agent(agent.replace("{task}", task.id), task, self.behaviour_roots)
 
+    def resolve(self, experiment: str, task: str, agents: Sequence[str]) -> tuple[Task, list[AgentPlan]]:
+        """The task and the agents of one run. Scenarios bring their own; `after:ID` is who works after one of them."""
+        loaded = self.task(task)
+        found = next(one for one in self.experiments if one.id == experiment)
+        if not found.scenarios:
+            return loaded, [self.plan(agent, loaded) for agent in agents]
+        scenario = found.scenario(agents[0].removeprefix("after:"))
+        assert scenario is not None
+        plans = []
+        for agent in (scenario.later,) if agents[0].startswith("after:") else agents:
+            own = found.scenario(agent)
+            plans.append(own.agent() if own is not None else self.plan(agent, loaded))
+        return scenario.fit(loaded), plans
+
     def check(self) -> None:
         """Load every task and every agent once, so that a mistake shows before the first run."""
         for experiment in self.experiments:
@@ -90,6 +111,9 @@ class Suite:
                 task = self.task(name)
                 for slot in experiment.slots:
                     self.plan(slot.agent, task)
+            for scenario in experiment.scenarios:
+                later = (f"after:{scenario.id}",) if scenario.later else (scenario.id,)
+                self.resolve(experiment.id, scenario.task, later)
 
 
 def find_suite(name: str | Path) -> Path:
@@ -118,10 +142,36 @@ def _slots(table: Table) -> tuple[Slot, ...]:
     return tuple(slots)
 
 
-def _experiment(table: Table, default_tasks: tuple[str, ...]) -> Experiment:
+def _catalogue(table: Table, folder: Path) -> Experiment:
+    identity = _plain(table, "id")
+    names = table.texts("catalogues")
+    if not names:
+        raise table.wrong("catalogues", "a catalogue needs at least one file of scenarios")
+    read = [load_catalogue((folder / name).resolve()) for name in names]
+    scenarios = tuple(scenario for one in read for scenario in one.scenarios)
+    ids = [scenario.id for scenario in scenarios]
+    if doubled := next((one for one in ids if ids.count(one) > 1), None):
+        raise table.wrong("catalogues", f"two scenarios are called {doubled!r}")
+    experiment = Experiment(
+        identity,
+        table.text("title") or identity,
+        "catalogue",
+        tuple(dict.fromkeys(scenario.task for scenario in scenarios)),
+        (),
+        {},
+        scenarios,
+        tuple(row for one in read for row in one.left_out),
+    )
+    table.finish()
+    return experiment
+
+
+def _experiment(table: Table, default_tasks: tuple[str, ...], folder: Path) -> Experiment:
     kind = table.choice("kind", KINDS)
     if kind is None:
         raise table.wrong("kind", f"is required, one of {', '.join(KINDS)}")
+    if kind == "catalogue":
+        return _catalogue(table, folder)
     tasks = table.texts("tasks", default_tasks)
     if not tasks:
         raise table.wrong("tasks", "no task here and none at the top of the suite")
@@ -156,7 +206,7 @@ def load_suite(name: str | Path, made: Path | None = None) -> Suite:
         raise root.wrong("schema", f"must be {SCHEMA!r}, is {schema!r}")
     suite_name, title = _plain(root, "name"), root.text("title")
     default_tasks = root.texts("tasks")
-    experiments = tuple(_experiment(table, default_tasks) for table in root.tables("experiments"))
+    experiments = tuple(_experiment(table, default_tasks, path.parent) for table in root.tables("experiments"))
     if not experiments:
         raise root.wrong("experiments", "a suite needs at least one experiment")
     identities = [experiment.id for experiment in experiments]

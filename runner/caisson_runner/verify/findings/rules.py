@@ -40,7 +40,7 @@ STREAMS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "reach": {
         "path": "string", "name": "string", "opened": "bool", "failed": "bool", "looked": "bool", "linked": "bool",
-        "executed": "bool", "changed": "bool", "left_behind": "bool",
+        "pointed": "bool", "executed": "bool", "changed": "bool", "left_behind": "bool",
     },
     "exec": {
         "path": "string", "name": "string", "argv": "list(string)", "failed": "bool", "own": "bool", "memory": "bool",

@@ -97,7 +97,9 @@ def reach_streams(
     """`write`, `reach`, `exec`, `connect`, `call` and `process` of one run."""
     left = _descendants(records, (pid for pid, _ in alive))
     writes = _Many(how="undone", kind="", program=False, target="", left_behind=False, shadows=False)
-    reached = _Many(opened=False, failed=False, looked=False, linked=False, executed=False, left_behind=False)
+    reached = _Many(
+        opened=False, failed=False, looked=False, linked=False, pointed=False, executed=False, left_behind=False
+    )
     execs = _Many(failed=False, own=False, memory=False, left_behind=False)
     connects = _Many(failed=False, left_behind=False, raw=False)
     calls = _Many(failed=False)
@@ -187,7 +189,7 @@ def _change(record: Record, writes: _Many, reach: Any, calls: _Many, left: set[i
         reach(_text(record.place), record, "linked")
     elif op is ChangeOp.SYMLINK and record.asked is not None and record.new_place is not None:
         folder = os.path.dirname(record.new_place)  # noqa: PTH120  # bytes
-        reach(_text(os.path.normpath(os.path.join(folder, record.asked))), record, "linked")  # noqa: PTH118
+        reach(_text(os.path.normpath(os.path.join(folder, record.asked))), record, "pointed")  # noqa: PTH118
     for altered in record.altered:  # a rename over a file writes it as well as an open does
         path = _text(altered)
         writes.at(path, record.seq)["left_behind"] |= record.pid in left
