@@ -22,6 +22,7 @@ MAX_DECODED: Final = 16 << 20
 """What one chunk may unpack to; more than that is no honest answer."""
 Pairs = Iterable[tuple[bytes, bytes]]
 
+_PLACEHOLDER: Final = re.compile(rb"(?:[A-Za-z]+ )?caisson-placeholder-[A-Za-z0-9_]+")
 _SECRET_HEADERS: Final = re.compile(
     rb"(?i)(?:proxy-)?authorization|x-api-key|api-key|x-goog-api-key|x-auth-token|x-amz-security-token|private-token"
 )
@@ -56,6 +57,8 @@ class Exchange:
         """Scheme, method and query, for replay."""
         self.recorded: Iterator[bytes] | None = None
         """The body of a recorded answer, while it is served."""
+        self.websocket = False
+        """Whether the box asked for one."""
         self.decoder: Any = None
         """Of an answer that has to be read though it came compressed."""
         self.rewriter: Callable[[bytes], Rewritten] | None = None
@@ -115,7 +118,10 @@ class Exchange:
 
     def end_answer(self) -> bytes:
         """The answer's body is whole: what was held back of it."""
-        rest = self._mask.finish() if self._mask is not None else b""
+        rest = b""
+        if self._mask is not None:
+            rest = self._mask.finish()
+            self.notes["resp_masked"] = True if self._mask.changed else None
         if rest:
             if self.received is None:
                 self.received = self.room.bodies.start()
@@ -197,7 +203,7 @@ def head_fields(room: Room, version: bytes, pairs: Pairs, **more: Any) -> dict[s
     """A head's part of an event. Values that authorise somebody are not for a bundle: name and length are."""
     shown = []
     for name, value in pairs:
-        if _SECRET_HEADERS.fullmatch(name) and not value.startswith(b"caisson-placeholder-"):
+        if _SECRET_HEADERS.fullmatch(name) and not _PLACEHOLDER.fullmatch(value):
             value = b"[masked, %d bytes]" % len(value)
         shown.append((room.redactor.whole(name), Wide(room.redactor.whole(value))))
     return {"version": version, "headers": shown, **more}

@@ -93,6 +93,7 @@ class Requests:
         exchange = Exchange(self.room, seq, decision, gate.about, gate.open.discard)
         gate.open.add(exchange)
         flow.metadata[EXCHANGE] = exchange
+        exchange.websocket = asked.kind == "ws"
         exchange.key = (asked.scheme, asked.method or b"", asked.query)
         if recorded is None:
             self._rewrite(flow, exchange, asked)
@@ -191,7 +192,7 @@ class Requests:
             self.room, data.http_version, received, status=data.status_code, reason=data.reason
         )
         exchange.upstream_tls(flow.server_conn)
-        if data.status_code == 101 and not _is_websocket(response):
+        if data.status_code == 101 and not (exchange.websocket and _is_websocket(response)):
             exchange.refuse(502, Reason.PROTOCOL, "the upstream changes to another protocol")
             return
         length = response.headers.get("content-length")
