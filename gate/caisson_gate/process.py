@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 from caisson_gate import wire
 from caisson_gate.events import Journal
 from caisson_gate.listeners import Listeners
+from caisson_gate.load import bundle
 from caisson_gate.policy import Policy, parse
 from caisson_gate.pool import Pool
 from caisson_gate.ports import ports
@@ -126,7 +127,7 @@ class Gate:
         """The policy of a request: its text is in the first descriptor."""
         with open(descriptors.pop(0), "rb") as file:
             text = file.read()
-        return parse(text, request["source"]), text
+        return parse(text, request["source"], bundle), text
 
     async def _check(self, request: wire.Message, descriptors: list[int]) -> dict[str, Any]:
         """Before there is a box: whether the policy can be taken, and which ports it wants listened on."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +44,27 @@ def engine_options(command: F) -> F:
     )
     host = click.option("--docker-host", metavar="URL", help="The daemon's address; without it DOCKER_HOST counts.")
     return engine(host(command))
+
+
+def gate_options(command: F) -> F:
+    """--gate and what goes with it, as one argument ``gate``: the fields of `caisson_runner.gate.GateOptions`."""
+
+    @functools.wraps(command)
+    def together(*args: Any, **given: Any) -> Any:
+        names = ("policy", "record", "replay", "resolve", "upstream_ca")
+        return command(*args, gate={name: given.pop(name) for name in names}, **given)
+
+    file = click.Path(path_type=Path)
+    options = (
+        click.option("--gate", "policy", type=file, metavar="POLICY", help="What the box may reach: a TOML file."),
+        click.option("--record", is_flag=True, help="Keep bodies and flows of the gate, so that they can be replayed."),
+        click.option("--replay", type=file, metavar="BUNDLE", help="Answer from a recorded bundle, not from outside."),
+        click.option("--resolve", multiple=True, metavar="NAME=ADDR", help="Where the gate finds a name; repeatable."),
+        click.option("--upstream-ca", type=file, metavar="PEM", help="Whom the gate trusts outside; not the host's."),
+    )
+    for option in reversed(options):
+        together = option(together)
+    return together  # type: ignore[return-value]
 
 
 def _lossless(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -106,6 +128,7 @@ def cli() -> None:
 @lossless_option
 @engine_options
 @base_option
+@gate_options
 @rules_option
 @json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -119,6 +142,7 @@ def run(
     engine: str,
     docker_host: str | None,
     bases: Sequence[str],
+    gate: Mapping[str, Any],
     rules: Sequence[Path],
     as_json: bool,
     command: Sequence[str],
@@ -134,7 +158,7 @@ def run(
     """
     from caisson_runner.commands.run import run_command
 
-    chosen = (witness, engine, docker_host, bases, rules)
+    chosen = (witness, engine, docker_host, bases, gate, rules)
     sys.exit(run_command(task, agent, command, agent_dir, out, seed, *chosen, as_json))
 
 
@@ -153,6 +177,7 @@ def run(
 @lossless_option
 @engine_options
 @base_option
+@gate_options
 @rules_option
 @json_option
 def suite(
@@ -168,6 +193,7 @@ def suite(
     engine: str,
     docker_host: str | None,
     bases: Sequence[str],
+    gate: Mapping[str, Any],
     rules: Sequence[Path],
     as_json: bool,
 ) -> None:
@@ -181,7 +207,7 @@ def suite(
     """
     from caisson_runner.commands.suite import suite_command
 
-    chosen = (witness, engine, docker_host, bases, rules)
+    chosen = (witness, engine, docker_host, bases, gate, rules)
     sys.exit(suite_command(name, parallel, attempts, include, exclude, limit, out, resume, *chosen, as_json))
 
 
@@ -251,6 +277,35 @@ def bundle_key() -> None:
     from caisson_runner.commands.bundle import bundle_key_command
 
     sys.exit(bundle_key_command())
+
+
+FORMATS = ("jsonl", "ocsf", "ecs", "tetragon", "perfetto", "csv", "parquet", "harbor", "atif")
+
+
+@bundle.command("export")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("-f", "--format", "name", type=click.Choice(FORMATS), required=True, help="See docs/bundle.md.")
+@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="A new file (harbor: folder). [stdout]")
+@click.option("--start", type=click.IntRange(min=0), default=0, metavar="NS", help="Only events from this time on.")
+@click.option("--end", type=click.IntRange(min=0), metavar="NS", help="Only events before this time.")
+@click.option("--pid", type=click.IntRange(min=0), help="Only events of this process.")
+@click.option(
+    "--trajectory",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="atif: the agent's own trajectory, to have what was witnessed put beside what it claims.",
+)
+def bundle_export(
+    path: Path, name: str, out: Path | None, start: int, end: int | None, pid: int | None, trajectory: Path | None
+) -> None:
+    """Write a bundle in a format of other tools. Times are CLOCK_BOOTTIME in ns, as in the record.
+
+    \b
+    caisson-run bundle export my-run -f perfetto -o trace.json
+    caisson-run bundle export my-run -f ocsf | jq .class_uid
+    """
+    from caisson_runner.commands.bundle import bundle_export_command
+
+    sys.exit(bundle_export_command(path, name, out, start, end, pid, trajectory))
 
 
 @cli.group()

@@ -9,17 +9,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from caisson_gate.errors import GateError
 from caisson_proto.record import Kind, Record
 
 from caisson_runner.boxes.engine import Bind, Box, Capture, Command, Finished, Outcome, Process
 from caisson_runner.boxes.errors import BoxError, StateTooLarge
 from caisson_runner.bundle import BundleWriter, escape
+from caisson_runner.bundle.canonical import dump_line
+from caisson_runner.gate import Plan, Way
+from caisson_runner.pids import events, tie
 from caisson_runner.results import RUN_SCHEMA, Result, SharedSlot, read_result
 from caisson_runner.session import Session
 from caisson_runner.tasks import AgentPlan, Task
@@ -42,8 +47,9 @@ class AgentNotStarted(BoxError):
 class Watched:
     """The agent's box with its witness: every command started through it is in the record."""
 
-    def __init__(self, box: Box, watch: Watch) -> None:
-        self.box, self.watch = box, watch
+    def __init__(self, box: Box, watch: Watch, env: Mapping[str, str] = MappingProxyType({})) -> None:
+        """``env`` is for every command: what makes the box trust the gate."""
+        self.box, self.watch, self._env = box, watch, env
         self.harness_pids: set[int] = set()
         self.first_pid = 0
         """Of the first agent's command."""
@@ -53,15 +59,18 @@ class Watched:
         """Start the agent's command (in a shared box the next agent's)."""
         wrap = self.watch.wrap_exec() if self._started else self.watch.wrap
         self._started = True
-        process = await self.box.start(command, admit=self.watch.admit, wrap=wrap)
+        process = await self.box.start(self._with_env(command), admit=self.watch.admit, wrap=wrap)
         self.first_pid = self.first_pid or process.pid
         return process
 
     async def exec(self, command: Command) -> Process:
         """Start a command of the naive harness in the same box. It is in the record, told apart from the agent."""
-        process = await self.box.exec(command, admit=self._admit_harness, wrap=self.watch.wrap_exec())
+        process = await self.box.exec(self._with_env(command), admit=self._admit_harness, wrap=self.watch.wrap_exec())
         self.harness_pids.add(process.pid)
         return process
+
+    def _with_env(self, command: Command) -> Command:
+        return replace(command, env={**self._env, **command.env}) if self._env else command
 
     async def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file into the box."""
@@ -104,6 +113,7 @@ class _Made:
     coverage: dict[str, Any] | None = None
     records: Sequence[Record] = ()
     first_pid: int = 0
+    way: Way | None = None
     trouble: str = ""
 
 
@@ -111,9 +121,11 @@ def _command(task: Task, agent: AgentPlan) -> Command:
     return Command(agent.argv, env=dict(agent.env), cwd=task.workdir)
 
 
-def _binds(task: Task, agents: Sequence[AgentPlan]) -> list[Bind]:
+def _binds(task: Task, agents: Sequence[AgentPlan], plan: Plan | None) -> list[Bind]:
     pairs = dict.fromkeys(bind for agent in agents for bind in agent.binds)
     binds = [Bind(source, target) for source, target in pairs]
+    if plan is not None:
+        binds += plan.binds()
     if any(agent.kind == "command" for agent in agents):
         binds.append(Bind(task.path / "instruction.md", INSTRUCTION))
     return binds
@@ -137,6 +149,8 @@ async def _work(
         except StateTooLarge as failure:  # the agent's doing, so its result: not our failure
             made.grades = ungradable(failure)
             return
+        if made.way is not None:
+            await made.way.box.phase("verify")
         await box.thaw()
         await drawing
     finally:
@@ -178,6 +192,7 @@ async def run_one(session: Session, task: Task, agent: AgentPlan, run_id: str, o
     begun, started = time.monotonic(), datetime.now(UTC)
     made, harness = _Made(), set[int]()
     limits = box_limits(task)
+    plan = await session.gates.plan(task)
     with BundleWriter(out) as bundle:
         phases: dict[str, float] = {}
         try:
@@ -188,20 +203,29 @@ async def run_one(session: Session, task: Task, agent: AgentPlan, run_id: str, o
             cgroup = Limits(limits.memory_bytes, limits.pids, limits.cpu_millis)
             async with session.witness.watch(run_id_for_box(run_id), cgroup) as watch:
                 async with session.engine.fork(
-                    snapshot, limits=limits, binds=_binds(task, [agent]), cgroup=watch.cgroup
+                    snapshot,
+                    limits=limits,
+                    binds=_binds(task, [agent], plan),
+                    network="none" if plan is None else "gate",
+                    cgroup=watch.cgroup,
                 ) as box:
                     phases["fork"] = time.monotonic() - begun
-                    watched = Watched(box, watch)
+                    watched = Watched(box, watch, plan.env if plan is not None else {})
                     harness = watched.harness_pids
-                    await _work(box, watched, task, agent, grader, made, bundle.path("state/upper.tar.zst"))
-                    await box.kill()
+                    try:
+                        async with session.gates.opened(plan, box, run_id, bundle.path) as made.way:
+                            await _work(box, watched, task, agent, grader, made, bundle.path("state/upper.tar.zst"))
+                            await box.kill()
+                    except GateError as lost:  # whatever the agent did from then on, it did without a way out
+                        made.grades, made.trouble = None, str(lost)
+                        await box.kill()
                 evidence = await watch.seal()
                 made.coverage = evidence.coverage
                 made.records = list(evidence.records())
                 made.first_pid = watched.first_pid
                 bundle.add_events(evidence.events_path)
             phases["work"] = time.monotonic() - begun
-        except* (BoxError, WitnessError, VerifyError) as failures:
+        except* (BoxError, GateError, WitnessError, VerifyError) as failures:
             made.trouble = str(_first(failures))
         verdict = _verdict(task, agent, made, harness, session.rules)
         _write(bundle, session, task, [agent], run_id, seed, made, verdict, harness, begun, started, phases)
@@ -217,6 +241,7 @@ async def run_shared(
     """
     begun, started = time.monotonic(), datetime.now(UTC)
     made, harness = _Made(), set[int]()
+    plan = await session.gates.plan(task)
     slots: list[SharedSlot] = []
     limits = box_limits(task)
     with BundleWriter(out) as bundle:
@@ -226,24 +251,29 @@ async def run_shared(
             cgroup = Limits(limits.memory_bytes, limits.pids, limits.cpu_millis)
             async with session.witness.watch(run_id_for_box(run_id), cgroup) as watch:
                 async with session.engine.fork(
-                    snapshot, limits=limits, binds=_shared_binds(agents), cgroup=watch.cgroup
+                    snapshot,
+                    limits=limits,
+                    binds=_shared_binds(agents) + (plan.binds() if plan is not None else []),
+                    network="none" if plan is None else "gate",
+                    cgroup=watch.cgroup,
                 ) as box:
-                    watched = Watched(box, watch)
+                    watched = Watched(box, watch, plan.env if plan is not None else {})
                     harness = watched.harness_pids
                     grader = Grader(session.engine, task, snapshot, seed=seed)
-                    for slot, agent in enumerate(agents):
-                        await _reset_workspace(box, task)
-                        made.finished = await (await watched.agent(_moved(_command(task, agent), slot))).wait()
-                        check = await grader.trusting(watched, replace(made.finished, stdout=b""))
-                        is_poison = agent.behaviour is not None and agent.behaviour.kind == "poison"
-                        slots.append(SharedSlot(slot, agent.name, is_poison, check.passed is True))
-                    await box.freeze()
-                    made.capture = await box.capture(bundle.path("state/upper.tar.zst"))
-                    await box.kill()
+                    async with session.gates.opened(plan, box, run_id, bundle.path) as made.way:
+                        for slot, agent in enumerate(agents):
+                            await _reset_workspace(box, task)
+                            made.finished = await (await watched.agent(_moved(_command(task, agent), slot))).wait()
+                            check = await grader.trusting(watched, replace(made.finished, stdout=b""))
+                            is_poison = agent.behaviour is not None and agent.behaviour.kind == "poison"
+                            slots.append(SharedSlot(slot, agent.name, is_poison, check.passed is True))
+                        await box.freeze()
+                        made.capture = await box.capture(bundle.path("state/upper.tar.zst"))
+                        await box.kill()
                 evidence = await watch.seal()
                 made.coverage = evidence.coverage
                 bundle.add_events(evidence.events_path)
-        except* (BoxError, WitnessError, VerifyError) as failures:
+        except* (BoxError, GateError, WitnessError, VerifyError) as failures:
             made.trouble = str(_first(failures))
         spurious = [slot for slot in slots if not slot.is_poison and not slot.passed]
         reason = made.trouble or f"{len(spurious)} honest slot(s) fail in the shared box"
@@ -299,6 +329,24 @@ def _outcome(finished: Finished | None) -> dict[str, Any]:
     }
 
 
+def _network(session: Session, way: Way | None) -> dict[str, Any]:
+    """What the box's network was. ``sha256`` is of the last event, which pins every one before it."""
+    if way is None:
+        return {"mode": "none"}
+    options = session.gates.options
+    return {
+        "mode": "gate",
+        "policy": way.plan.source,
+        "policy_sha256": way.box.policy_sha256,
+        "record": way.plan.record,
+        "replay": str(way.plan.replay) if way.plan.replay is not None else None,
+        "resolve": list(options.resolve),
+        "events": way.summary.get("events"),
+        "sha256": way.summary.get("sha256"),
+        "lost": way.lost or None,
+    }
+
+
 def _write(
     bundle: BundleWriter,
     session: Session,
@@ -329,6 +377,7 @@ def _write(
         },
         "agent": {"name": name, "kind": agent.kind, "behaviour_kind": kind, "argv": list(agent.argv)},
         "engine": session.engine.name,
+        "network": _network(session, made.way),
         "witness": {"name": session.witness.name, "reason": session.witness.reason},
         "started": started.isoformat(timespec="milliseconds"),
         "wall_s": round(time.monotonic() - begun, 4),
@@ -349,6 +398,9 @@ def _write(
         "coverage.json",
         made.coverage or {"witness": session.witness.name, "complete": False, "reason": made.trouble or "no record"},
     )
+    if made.way is not None:
+        with bundle.create("gate/pids.jsonl") as file:
+            file.writelines(dump_line(one) for one in tie(events(made.way.folder / "events.jsonl"), made.records))
     if made.capture is not None:
         bundle.add_changes(made.capture.changes)
     if made.finished is not None:

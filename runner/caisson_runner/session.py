@@ -12,6 +12,7 @@ from caisson_runner.boxes.engine import Engine
 from caisson_runner.boxes.local import LocalEngine
 from caisson_runner.boxes.store import Snapshot
 from caisson_runner.errors import CaissonError
+from caisson_runner.gate import GateOptions, Gates
 from caisson_runner.tasks import Task
 from caisson_runner.tasks.snapshot import parse_bases, snapshot_spec
 from caisson_runner.verify.examiner import Examiner, open_examiner
@@ -35,10 +36,13 @@ class Session:
         bases: Mapping[str, str],
         stack: AsyncExitStack,
         rules: Ruleset | None = None,
+        gate: GateOptions | None = None,
     ) -> None:
         self.engine, self.witness, self.bases = engine, witness, bases
         self.rules = rules if rules is not None else shipped()
         """What findings are made by: the rules that come with Caisson, and the person's own."""
+        self.gates = Gates(gate or GateOptions(), stack)
+        """The network of tasks that have one."""
         self._stack = stack
         self._lock = asyncio.Lock()
         self._snapshots: dict[Path, Snapshot] = {}
@@ -66,6 +70,7 @@ async def open_session(
     engine: str = "local",
     docker_host: str | None = None,
     rules: Sequence[Path] = (),
+    gate: GateOptions | None = None,
 ) -> AsyncIterator[Session]:
     """Choose engine and witness for this host and user, and sweep what a killed runner left behind.
 
@@ -81,7 +86,7 @@ async def open_session(
             from caisson_runner.boxes.docker import DockerEngine
 
             yield Session(
-                await stack.enter_async_context(DockerEngine(host=docker_host)), chosen, mapped, stack, ruleset
+                await stack.enter_async_context(DockerEngine(host=docker_host)), chosen, mapped, stack, ruleset, gate
             )
         else:
-            yield Session(await stack.enter_async_context(LocalEngine()), chosen, mapped, stack, ruleset)
+            yield Session(await stack.enter_async_context(LocalEngine()), chosen, mapped, stack, ruleset, gate)

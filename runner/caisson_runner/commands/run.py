@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from caisson_runner.commands.common import OUT, WORD_CODES, OutExists, emit, finish, program, result_json, say, stamp
 from caisson_runner.report.text import printable
@@ -21,12 +22,14 @@ def run_command(
     engine: str,
     docker_host: str | None,
     bases: Sequence[str],
+    gate: Mapping[str, Any],
     rules: Sequence[Path],
     as_json: bool,
 ) -> int:
     """`caisson-run run`."""
     from dataclasses import replace
 
+    from caisson_runner.gate import GateOptions
     from caisson_runner.run import run_one
     from caisson_runner.session import BadOption, open_session
     from caisson_runner.tasks import load_task, plan_agent
@@ -46,7 +49,7 @@ def run_command(
         raise OutExists(f"{target}: is there already; choose another --out or remove it")
 
     async def work() -> Result:
-        async with open_session(witness, bases, engine, docker_host, rules) as session:
+        async with open_session(witness, bases, engine, docker_host, rules, GateOptions(**gate)) as session:
             say(f"box: {session.engine.name}; witness: {session.witness.name} ({session.witness.reason})")
             return await run_one(session, task, plan, target.name, target, draw_seed() if seed is None else seed)
 
