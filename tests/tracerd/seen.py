@@ -37,8 +37,8 @@ class Seen:
 def name_of(one: Record) -> str:
     """Such as ``open``, ``open, io_uring``, ``exec, refused``, ``change, rename``."""
     words = [one.kind.name.lower()]
-    operations = getattr(record, f"{one.kind.name.capitalize()}Op", None)
-    if one.kind > Kind.CONNECT and isinstance(operations, type) and issubclass(operations, IntEnum):
+    operations = operations_of(one.kind)
+    if operations is not None:
         try:
             words.append(operations(one.args[0]).name.lower())
         except ValueError:
@@ -47,4 +47,25 @@ def name_of(one: Record) -> str:
         words.append("io_uring")
     if one.kind == Kind.EXEC and one.error:
         words.append("refused")
+    if Flag.LATER in one.flags:
+        words.append("later")
     return ", ".join(words)
+
+
+def operations_of(kind: Kind) -> type[IntEnum] | None:
+    """What a record of this kind says was done, where the kind alone does not."""
+    found = getattr(record, f"{kind.name.capitalize()}Op", None)
+    known = kind > Kind.CONNECT and isinstance(found, type) and issubclass(found, IntEnum)
+    return found if known else None
+
+
+def declared() -> list[str]:
+    """Every name that the layout of records allows, without how it came about."""
+    names = []
+    for kind in Kind:
+        operations = operations_of(kind)
+        if operations is None:
+            names.append(kind.name.lower())
+        else:
+            names += [f"{kind.name.lower()}, {one.name.lower()}" for one in operations]
+    return names

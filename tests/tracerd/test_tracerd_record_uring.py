@@ -171,6 +171,23 @@ print(r.submit(18, -100, addr=text(top + b"/secret"), op_flags=os.O_RDONLY))
     assert (record.kind, record.error, record.given) == (Kind.OPEN, errno.EMFILE, os.fsencode(tmp_path / "secret"))
 
 
+def test_a_descriptor_taken_out_of_a_rings_own_table_is_on_record(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    code = """
+r = Ring()
+table = text(struct.pack("i", os.open(top + b"/secret", os.O_RDONLY)))
+libc.syscall(427, r.fd, 2, ctypes.c_void_p(table), 1)           # register files
+print(r.submit(54, 0, flags=1))                                 # install slot 0
+"""
+    ((result,),), records = played(client, code, tmp_path)
+    if result == -errno.EINVAL:
+        pytest.skip(f"io_uring of {os.uname().release} does not hand out its files (before 6.8)")
+    real = (tmp_path / "secret").stat()
+    (passed,) = records
+    assert (passed.kind, passed.args[0], passed.args[1]) == (Kind.PASS, PassOp.RING, result)
+    assert (passed.args[3:5], passed.resolved) == ((real.st_dev, real.st_ino), os.fsencode(tmp_path / "secret"))
+
+
 def test_names_changed_through_a_ring_are_on_record(client: Client, tmp_path: Path) -> None:
     code = """
 os.chdir(top); open("a", "w").close()

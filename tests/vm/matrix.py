@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tracerd"))
+import seen
+
 BEGIN = "<!-- kernels: begin (made by tests/vm/matrix.py from the results of make test-kernels) -->"
 END = "<!-- kernels: end -->"
 HEAD = "# What the witness sees, on which kernel\n\n"
@@ -99,6 +102,14 @@ def events_table(kernels: list[Kernel]) -> list[str]:
     return grid(["event", *column_heads(kernels)], rows)
 
 
+def nowhere(kernels: list[Kernel]) -> str:
+    """What the layout of records declares and no test of any kernel brought out."""
+    found = {name for kernel in kernels for events in kernel.seen.values() for name in events}
+    missing = [name for name in seen.declared() if name not in found]
+    told = "; ".join(missing) if missing else "none"
+    return f"Declared kinds of events that none of these tests brought about: {told}."
+
+
 def hooks_table(kernels: list[Kernel]) -> list[str]:
     """Hooks of the trampoline tier against kernels, as ``tracerd doctor`` found them."""
     told = [kernel for kernel in kernels if kernel.hooks]
@@ -169,6 +180,7 @@ def section(results: list[dict[str, Any]]) -> str:
         ["## Kernels", "", *tests_table(kernels)],
         ["", "## Events", "", "In how many tests records of a kind came out, by kernel and tier (– : in none):", ""],
         events_table(kernels),
+        ["", nowhere(kernels)],
         [
             "",
             "## Hooks of the trampoline tier",

@@ -11,7 +11,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-RECORD = tuple(f"tests/tracerd/test_tracerd_record{name}.py" for name in ("", "_kinds", "_uring"))
+RECORD = tuple(f"tests/tracerd/test_tracerd_record{name}.py" for name in ("", "_kinds", "_uring", "_rare"))
 OWN = "tests/tracerd/test_tracerd_trampoline.py"
 
 
@@ -33,7 +33,6 @@ DAEMON = {
         "neighbour_loses_nothing",
         "a_follower_sees",
         "a_running_box_can_be_sealed",
-        "a_killed_daemon_comes_back",
         "the_daemon_says",
         "limits_reach",
         "socket_of_another_user",
