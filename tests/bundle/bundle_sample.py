@@ -46,11 +46,8 @@ VERDICT: dict[str, Any] = {
     "held_out": None,
     "findings": [
         {
-            "id": "test-config-written",
-            "severity": "warn",
-            "text": "written: " + escape(EVIL),
-            "events": [6],
-            "evidence": {},
+            "rule": "test-config-written", "severity": "warn", "text": "written: " + escape(EVIL), "seqs": [6],
+            "paths": [escape(EVIL)], "count": 1,
         }
     ],
 }

@@ -98,13 +98,10 @@ def block_size(size: int) -> int:
     return block
 
 
-def entry_of(path: Path, *, sync: bool = False) -> Entry:
-    """One file, read once in bounded memory; with ``sync`` it is on the disk afterwards."""
+def entry_of(path: Path) -> Entry:
+    """One file, read once in bounded memory."""
     with path.open("rb") as file:
-        entry = _entry(file, os.fstat(file.fileno()).st_size)
-        if sync:
-            os.fsync(file.fileno())
-    return entry
+        return _entry(file, os.fstat(file.fileno()).st_size)
 
 
 def entry_of_bytes(data: bytes) -> Entry:

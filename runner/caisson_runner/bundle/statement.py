@@ -68,7 +68,7 @@ def statement(files: Mapping[str, Entry], manifest: bytes, read: Read, key: Publ
                     "verdict": {
                         "word": verdict.get("word"),
                         "lie": verdict.get("lie"),
-                        "findings": [one.get("id") for one in verdict.get("findings") or () if isinstance(one, dict)],
+                        "findings": [one.get("rule") for one in verdict.get("findings") or () if isinstance(one, dict)],
                     },
                     "policy": _described(POLICY, files[POLICY]) if POLICY in files else None,
                     "programs": {"digest": {"sha256": entry_of_bytes(dumps(programs)).sha256}} if programs else None,

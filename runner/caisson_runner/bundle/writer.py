@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -32,6 +33,7 @@ DIFF: Final = "state/diff.jsonl"
 UPPER: Final = "state/upper.tar.zst"
 
 _CHUNK: Final = 1 << 20
+_AT_ONCE: Final = 16
 
 
 class Change(Protocol):
@@ -152,17 +154,14 @@ class BundleWriter:
     def close(self) -> Path:
         """Writes and signs the manifest of everything that is there, and gives the bundle its name."""
         _prune(self.partial)
-        files = {name: entry_of(self.partial / name, sync=True) for name in list_files(self.partial)}
+        files = {name: entry_of(self.partial / name) for name in list_files(self.partial)}
         manifest = dumps({"format": FORMAT, "files": {name: entry.to_json() for name, entry in files.items()}})
         payload = statement(files, manifest, self._table, self.signer.public, self._records)
         envelope = sign(payload, self.signer).dumps()
         for name, text in ((MANIFEST, manifest), (STATEMENT, envelope), (SEAL, seal(envelope))):
             with (self.partial / name).open("xb") as file:
                 file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-        for folder in {(self.partial / name).parent for name in [MANIFEST, *files]}:
-            _sync(folder)
+        _sync_tree(self.partial)
         if os.path.lexists(self.target):
             raise BundleError(f"{self.target} was made meanwhile: the partial bundle is {self.partial}")
         self.partial.rename(self.target)
@@ -235,8 +234,16 @@ def _prune(root: Path) -> None:
                 Path(folder).rmdir()
 
 
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync_tree(root: Path) -> None:
+    """Everything below ``root`` is on the disk afterwards. All at once: what waits together is written together."""
+    paths = [root / name for name in list_files(root)]
+    folders = {folder for path in paths for folder in path.parents if folder.is_relative_to(root)}
+    with ThreadPoolExecutor(min(len(paths), _AT_ONCE)) as pool:
+        list(pool.map(_sync, [*paths, *folders]))
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

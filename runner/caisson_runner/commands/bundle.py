@@ -1,7 +1,8 @@
-"""`caisson-run bundle show`, `verify` and `key`."""
+"""`caisson-run bundle show`, `verify`, `key` and `export`."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from caisson_runner.commands.common import emit
@@ -66,4 +67,40 @@ def bundle_key_command() -> int:
     print(f"key id  {signer.public.keyid}")
     print(f"file    {publish(signer)}")
     print(signer.public.pem, end="")
+    return 0
+
+
+def bundle_export_command(
+    path: Path, name: str, out: Path | None, start: int, end: int | None, pid: int | None, trajectory: Path | None
+) -> int:
+    """`caisson-run bundle export`."""
+    from caisson_runner.bundle import Bundle
+    from caisson_runner.export import FORMATS, Scene, export
+    from caisson_runner.export.errors import ExportError
+
+    bundle, form = Bundle.open(path), FORMATS[name]
+    picked = bool(start or pid is not None or end is not None)
+    if form.folder is not None:
+        if out is None or picked or trajectory is not None:
+            raise ExportError(f"{name} is a folder of the whole run: name a new one with --output, and no other option")
+        form.folder(bundle, Scene.of(bundle), out)
+        return 0
+    claimed = trajectory.read_bytes() if trajectory is not None else None
+    records = bundle.records(start, end, pid)
+    if out is None:
+        if form.binary is not None and sys.stdout.isatty():
+            raise ExportError(f"{name} is not for a terminal: name a file with --output")
+        export(bundle, name, sys.stdout.buffer, records=records, trajectory=claimed)
+        sys.stdout.buffer.flush()
+        return 0
+    try:
+        file = out.open("xb")
+    except FileExistsError:
+        raise ExportError(f"{out} exists already: name a new file") from None
+    try:
+        with file:
+            export(bundle, name, file, records=records, trajectory=claimed)
+    except BaseException:
+        out.unlink(missing_ok=True)
+        raise
     return 0
