@@ -73,6 +73,6 @@ int stage_open(struct bpf_raw_tracepoint_args *ctx)
 			add_base(b, CAISSON_T_CWD_WALK, dirfd);
 	}
 	finish(b);
-	forget_call(now);
+	forget_kept(b, now);
 	return 0;
 }

@@ -24,29 +24,31 @@ INLINE int task_is_compat(void)
 	return status & TASK_COMPAT;
 }
 
-#define REGISTERS 21 /* words of struct pt_regs */
+/* Of struct pt_regs, from bp to di: all that holds an argument. */
+#define REGISTERS 11
+#define REGISTER(offset) word[((offset) - OFFSET(pt_regs, bp)) / 8]
 
 /* The call's arguments; pt_regs keeps them until the return to user space. */
 INLINE void call_args(u64 arg[6], struct pt_regs *regs, int compat)
 {
-	u64 word[REGISTERS] = {};
+	u64 word[REGISTERS];
 
-	_Static_assert(OFFSET(pt_regs, ss) == (REGISTERS - 1) * 8, "registers");
-	bpf_probe_read_kernel(word, sizeof(word), regs);
+	_Static_assert(OFFSET(pt_regs, di) - OFFSET(pt_regs, bp) == (REGISTERS - 1) * 8, "registers");
+	bpf_probe_read_kernel(word, sizeof(word), (void *)((u64)regs + OFFSET(pt_regs, bp)));
 	if (compat) {
-		arg[0] = (u32)word[OFFSET(pt_regs, bx) / 8];
-		arg[1] = (u32)word[OFFSET(pt_regs, cx) / 8];
-		arg[2] = (u32)word[OFFSET(pt_regs, dx) / 8];
-		arg[3] = (u32)word[OFFSET(pt_regs, si) / 8];
-		arg[4] = (u32)word[OFFSET(pt_regs, di) / 8];
-		arg[5] = (u32)word[OFFSET(pt_regs, bp) / 8];
+		arg[0] = (u32)REGISTER(OFFSET(pt_regs, bx));
+		arg[1] = (u32)REGISTER(OFFSET(pt_regs, cx));
+		arg[2] = (u32)REGISTER(OFFSET(pt_regs, dx));
+		arg[3] = (u32)REGISTER(OFFSET(pt_regs, si));
+		arg[4] = (u32)REGISTER(OFFSET(pt_regs, di));
+		arg[5] = (u32)REGISTER(OFFSET(pt_regs, bp));
 	} else {
-		arg[0] = word[OFFSET(pt_regs, di) / 8];
-		arg[1] = word[OFFSET(pt_regs, si) / 8];
-		arg[2] = word[OFFSET(pt_regs, dx) / 8];
-		arg[3] = word[OFFSET(pt_regs, r10) / 8];
-		arg[4] = word[OFFSET(pt_regs, r8) / 8];
-		arg[5] = word[OFFSET(pt_regs, r9) / 8];
+		arg[0] = REGISTER(OFFSET(pt_regs, di));
+		arg[1] = REGISTER(OFFSET(pt_regs, si));
+		arg[2] = REGISTER(OFFSET(pt_regs, dx));
+		arg[3] = REGISTER(OFFSET(pt_regs, r10));
+		arg[4] = REGISTER(OFFSET(pt_regs, r8));
+		arg[5] = REGISTER(OFFSET(pt_regs, r9));
 	}
 }
 

@@ -90,6 +90,7 @@ INLINE void fill_task(struct build *b, struct task_struct *task)
 	struct caisson_rec *rec = REC(b);
 	struct task_struct *leader = 0, *parent = 0;
 	u64 ids = bpf_get_current_pid_tgid(), owner = bpf_get_current_uid_gid();
+	struct scratch *s = b->scratch;
 
 	rec->time_ns = bpf_ktime_get_boot_ns();
 	rec->cgroup = bpf_get_current_cgroup_id();
@@ -98,12 +99,24 @@ INLINE void fill_task(struct build *b, struct task_struct *task)
 	rec->uid = owner;
 	rec->gid = owner >> 32;
 	rec->reserved = 0;
-	b->scratch->partial |= READ(leader, task_struct, task, group_leader);
-	b->scratch->partial |= READ(rec->start_ns, task_struct, leader, start_boottime);
-	b->scratch->partial |= READ(parent, task_struct, task, real_parent);
-	b->scratch->partial |= READ(rec->ppid, task_struct, parent, tgid);
-	b->scratch->partial |= READ(leader, task_struct, parent, group_leader);
-	b->scratch->partial |= READ(rec->parent_start_ns, task_struct, leader, start_boottime);
+	if (CLOSE(task_struct, real_parent, real_parent, group_leader)) {
+		s->partial |= READ_SPAN(s, task_struct, task, real_parent, group_leader);
+		IN_SPAN(s, parent, task_struct, real_parent, real_parent);
+		IN_SPAN(s, leader, task_struct, real_parent, group_leader);
+	} else {
+		s->partial |= READ(leader, task_struct, task, group_leader);
+		s->partial |= READ(parent, task_struct, task, real_parent);
+	}
+	s->partial |= READ(rec->start_ns, task_struct, leader, start_boottime);
+	if (CLOSE(task_struct, tgid, tgid, group_leader)) {
+		s->partial |= READ_SPAN(s, task_struct, parent, tgid, group_leader);
+		IN_SPAN(s, rec->ppid, task_struct, tgid, tgid);
+		IN_SPAN(s, leader, task_struct, tgid, group_leader);
+	} else {
+		s->partial |= READ(rec->ppid, task_struct, parent, tgid);
+		s->partial |= READ(leader, task_struct, parent, group_leader);
+	}
+	s->partial |= READ(rec->parent_start_ns, task_struct, leader, start_boottime);
 	bpf_get_current_comm(rec->comm, sizeof(rec->comm));
 }
 

@@ -151,6 +151,7 @@ INLINE struct call_head *kept_call(struct build *b, struct now *now)
 	u32 tid = key, cpu;
 
 	b->scratch->kept = 0;
+	b->scratch->large = 0;
 	if (!key)
 		return 0;
 	if (now->flags & CAISSON_F_PENDING) { /* told by the program that has just read it */
@@ -167,6 +168,7 @@ INLINE struct call_head *kept_call(struct build *b, struct now *now)
 			return &small->head;
 		}
 		large = large_calls.lookup(&key);
+		b->scratch->large = 1;
 	}
 	if (!large)
 		return 0;
@@ -193,6 +195,20 @@ INLINE void forget_call(struct now *now)
 	if (!fits_small(small->head.length, small->head.second))
 		large_calls.delete(&key);
 	small_calls.delete(&tid);
+}
+
+/* The same after `kept_call`, which has looked already. */
+INLINE void forget_kept(struct build *b, struct now *now)
+{
+	u64 key = now->key;
+	u32 tid = key;
+
+	if (!key || (now->flags & CAISSON_F_PENDING))
+		return;
+	if ((now->flags & CAISSON_F_IO_URING) || b->scratch->large)
+		large_calls.delete(&key);
+	if (!(now->flags & CAISSON_F_IO_URING))
+		small_calls.delete(&tid);
 }
 
 /* The flags every record of a call in hand has. */

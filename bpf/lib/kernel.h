@@ -23,6 +23,24 @@
 	})
 
 /*
+ * Each read costs a call, so members that lie close together are read at once: into the scratch's span, from ``first`` to
+ * ``last``. Where a kernel has them in another order, CLOSE is 0 and they are read one by one.
+ */
+#define SPAN_WORDS 16
+#define CLOSE(type, first, member, last)                                                    \
+	(OFFSET(type, member) >= OFFSET(type, first) &&                                     \
+	 OFFSET(type, member) + SIZE(type, member) <= OFFSET(type, last) + SIZE(type, last) && \
+	 OFFSET(type, last) + SIZE(type, last) - OFFSET(type, first) <= SPAN_WORDS * 8)
+#define READ_SPAN(s, type, ptr, first, last)                                                              \
+	((u32)bpf_probe_read_kernel((s)->span, OFFSET(type, last) + SIZE(type, last) - OFFSET(type, first), \
+				    (void *)((u64)(ptr) + OFFSET(type, first))))
+#define IN_SPAN(s, dst, type, first, member)                                                            \
+	({                                                                                              \
+		_Static_assert(sizeof(dst) == SIZE(type, member), "size of " #type "." #member);        \
+		(dst) = *(typeof(dst) *)((u8 *)(s)->span + OFFSET(type, member) - OFFSET(type, first)); \
+	})
+
+/*
  * bcc reads all of /proc/kallsyms, a second of work, when it meets the two helpers under its own names: it wants to know
  * whether the kernel has them. It has; the loader asks for 5.10.
  */

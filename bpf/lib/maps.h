@@ -97,6 +97,8 @@ struct scratch {
 	volatile u32 length;     /* of the walk so far */
 	volatile u32 end;        /* how the walk ended */
 	volatile u64 kept;       /* address of what was kept at entry */
+	volatile u32 large;      /* it lies in large_calls too */
+	u64 span[SPAN_WORDS];    /* READ_SPAN */
 	struct now now;
 	u8 data[SCRATCH];
 };

@@ -12,8 +12,11 @@ struct place {
 };
 
 /* The struct path at an offset of something. */
-#define READ_PLACE(place, type, ptr, member)                                                        \
-	(READ((place).mnt, type, ptr, member##__mnt) | READ((place).dentry, type, ptr, member##__dentry))
+#define READ_PLACE(place, type, ptr, member)                                                                    \
+	(OFFSET(type, member##__dentry) == OFFSET(type, member##__mnt) + 8                                      \
+		 ? (u32)bpf_probe_read_kernel(&(place), sizeof(place),                                          \
+					      (void *)((u64)(ptr) + OFFSET(type, member##__mnt)))               \
+		 : (READ((place).mnt, type, ptr, member##__mnt) | READ((place).dentry, type, ptr, member##__dentry)))
 
 enum { WALK_DONE, WALK_CUT, WALK_ELSEWHERE };
 
@@ -26,15 +29,17 @@ INLINE void add_walk_of(struct build *b, u32 tag, struct place from, struct task
 	struct scratch *s = b->scratch;
 	struct place here = from, root = {};
 	struct fs_struct *fs = 0;
+	struct dentry *top = 0;
 
 	s->partial |= READ(fs, task_struct, task, fs);
 	s->partial |= READ_PLACE(root, fs_struct, fs, root);
+	READ(top, vfsmount, here.mnt, mnt_root);
 	s->length = 0;
 	s->end = WALK_CUT;
 #pragma clang loop unroll(disable)
 	for (int step = 0; step < WALK_STEPS; NEXT(step)) {
-		struct dentry *top = 0, *up = 0;
-		const void *name = 0;
+		struct dentry *up = 0;
+		const char *name = 0;
 		u64 length;
 		long n;
 
@@ -43,7 +48,6 @@ INLINE void add_walk_of(struct build *b, u32 tag, struct place from, struct task
 			s->end = WALK_DONE;
 			break;
 		}
-		READ(top, vfsmount, here.mnt, mnt_root);
 		if (here.dentry == top) {
 			struct mount *mount = (void *)((u64)here.mnt - OFFSET(mount, mnt)), *parent = 0;
 
@@ -54,13 +58,20 @@ INLINE void add_walk_of(struct build *b, u32 tag, struct place from, struct task
 			}
 			READ(here.dentry, mount, mount, mnt_mountpoint);
 			here.mnt = (void *)((u64)parent + OFFSET(mount, mnt));
+			READ(top, vfsmount, here.mnt, mnt_root);
 			continue;
 		}
 		length = s->length;
 		if (length > PATH_BYTES - NAME_READ)
 			break;
-		s->partial |= READ(up, dentry, here.dentry, d_parent);
-		s->partial |= READ(name, dentry, here.dentry, d_name__name);
+		if (CLOSE(dentry, d_parent, d_parent, d_name__name)) {
+			s->partial |= READ_SPAN(s, dentry, here.dentry, d_parent, d_name__name);
+			IN_SPAN(s, up, dentry, d_parent, d_parent);
+			IN_SPAN(s, name, dentry, d_parent, d_name__name);
+		} else {
+			s->partial |= READ(up, dentry, here.dentry, d_parent);
+			s->partial |= READ(name, dentry, here.dentry, d_name__name);
+		}
 		n = bpf_probe_read_kernel_str(at(b, s->off + 8 + length), NAME_READ, name);
 		if (n > 1) /* a nameless one (pipe, socket) adds nothing */
 			s->length = length + n;
@@ -92,26 +103,47 @@ struct object {
 INLINE void read_object(struct build *b, struct object *object, struct inode *inode, struct dentry *dentry)
 {
 	struct super_block *super = 0;
+	struct scratch *s = b->scratch;
 	struct hlist_bl_node **hashed = 0;
 	struct dentry *parent = 0;
 	unsigned long magic = 0;
 	umode_t mode = 0;
 	u32 dev = 0, nlink = 0;
 
-	b->scratch->partial |= READ(super, inode, inode, i_sb);
-	b->scratch->partial |= READ(dev, super_block, super, s_dev);
-	b->scratch->partial |= READ(object->ino, inode, inode, i_ino);
-	READ(nlink, inode, inode, i_nlink);
-	READ(mode, inode, inode, i_mode);
+	if (CLOSE(inode, i_mode, i_sb, i_nlink) && CLOSE(inode, i_mode, i_ino, i_nlink)) {
+		s->partial |= READ_SPAN(s, inode, inode, i_mode, i_nlink);
+		IN_SPAN(s, mode, inode, i_mode, i_mode);
+		IN_SPAN(s, super, inode, i_mode, i_sb);
+		IN_SPAN(s, object->ino, inode, i_mode, i_ino);
+		IN_SPAN(s, nlink, inode, i_mode, i_nlink);
+	} else {
+		s->partial |= READ(super, inode, inode, i_sb);
+		s->partial |= READ(object->ino, inode, inode, i_ino);
+		READ(nlink, inode, inode, i_nlink);
+		READ(mode, inode, inode, i_mode);
+	}
+	if (CLOSE(super_block, s_dev, s_dev, s_magic)) {
+		s->partial |= READ_SPAN(s, super_block, super, s_dev, s_magic);
+		IN_SPAN(s, dev, super_block, s_dev, s_dev);
+		IN_SPAN(s, magic, super_block, s_dev, s_magic);
+	} else {
+		s->partial |= READ(dev, super_block, super, s_dev);
+		READ(magic, super_block, super, s_magic);
+	}
 	object->dev = user_dev(dev);
 	object->nlink = nlink;
 	object->mode = mode;
-	READ(hashed, dentry, dentry, d_hash__pprev);
-	READ(parent, dentry, dentry, d_parent);
+	if (CLOSE(dentry, d_hash__pprev, d_hash__pprev, d_parent)) {
+		READ_SPAN(s, dentry, dentry, d_hash__pprev, d_parent);
+		IN_SPAN(s, hashed, dentry, d_hash__pprev, d_hash__pprev);
+		IN_SPAN(s, parent, dentry, d_hash__pprev, d_parent);
+	} else {
+		READ(hashed, dentry, dentry, d_hash__pprev);
+		READ(parent, dentry, dentry, d_parent);
+	}
 	if (!nlink || (!hashed && parent != dentry))
 		b->scratch->flags |= CAISSON_F_DELETED;
 #ifdef CAISSON_OVERLAY
-	READ(magic, super_block, super, s_magic);
 	if (magic == OVERLAY_MAGIC) {
 		struct ovl_inode *ovl = (void *)((u64)inode - OFFSET(ovl_inode, vfs_inode));
 		struct dentry *upper = 0;
@@ -130,14 +162,21 @@ INLINE struct file *file_of(u32 fd)
 	struct files_struct *files = 0;
 	struct fdtable *table = 0;
 	struct file **all = 0, *file = 0;
+	u64 both[2] = {};
 	u32 max = 0;
 
 	READ(files, task_struct, task, files);
 	READ(table, files_struct, files, fdt);
-	READ(max, fdtable, table, max_fds);
+	if (OFFSET(fdtable, fd) == OFFSET(fdtable, max_fds) + 8) {
+		bpf_probe_read_kernel(both, sizeof(both), (void *)((u64)table + OFFSET(fdtable, max_fds)));
+		max = both[0];
+		all = (struct file **)both[1];
+	} else {
+		READ(max, fdtable, table, max_fds);
+		READ(all, fdtable, table, fd);
+	}
 	if (fd >= max)
 		return 0;
-	READ(all, fdtable, table, fd);
 	bpf_probe_read_kernel(&file, sizeof(file), all + fd);
 	return file;
 }
