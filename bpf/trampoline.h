@@ -196,6 +196,9 @@ int fexit__open(u64 *ctx)
 
 	if (!box)
 		return 0;
+	name = (struct filename *)HOOK_ARG(1);
+	if ((u64)name >= (u64)-4095)
+		return 0; /* from 7.x on it is called with names too that the kernel could not read; the end of the call tells these */
 	tid = bpf_get_current_pid_tgid();
 	call = small_calls.lookup(&tid);
 	if (call && !is_open_call(call->head.call)) {
@@ -223,7 +226,6 @@ int fexit__open(u64 *ctx)
 			count_unreadable(box, CAISSON_OPEN);
 		return 0;
 	}
-	name = (struct filename *)HOOK_ARG(1);
 	if (call && is_exec_call(call->head.call)) {
 		const char *text = 0;
 
