@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any, Literal
 
+from caisson_gate.forges import repository
 from caisson_gate.names import Network
 from caisson_gate.paths import Glob
 from caisson_gate.patterns import BadPattern, HostPattern
@@ -111,13 +112,14 @@ def read_allow(table: Reader, phases: tuple[Phase, ...], number: int) -> Rule:
 
 def read_deny(table: Reader, phases: tuple[Phase, ...], number: int) -> Rule:
     """A `[[deny]]` table. Its paths match without regard to case: some servers have none."""
+    hosts, paths = _repository(table)
     rule = Rule(
         id=_read_id(table, f"deny-{number}"),
-        hosts=_hosts(table, wide=True),
+        hosts=hosts or _hosts(table, wide=True),
         addresses=_addresses(table),
         ports=_ports(table, None),
         methods=_methods(table, None),
-        paths=_paths(table, folded=True),
+        paths=paths or _paths(table, folded=True),
         phases=read_phases(table, "phases", phases),
         why=table.text("reason"),
     )
@@ -235,6 +237,19 @@ def _query(table: Reader) -> Mapping[bytes, frozenset[bytes] | None] | None:
                 raise inner.wrong(key, 'needs a list of allowed values, or "*" for any')
             allowed[key.encode()] = frozenset(values)
     return allowed
+
+
+def _repository(table: Reader) -> tuple[tuple[HostPattern, ...], tuple[Glob, ...]]:
+    """Hosts and paths of `repository`, nothing without it."""
+    if not table.has("repository"):
+        return (), ()
+    for key in ("hosts", "addresses", "paths"):
+        if table.has(key):
+            raise table.wrong(key, "cannot stand beside `repository`, which says it itself; make two rules")
+    try:
+        return repository(table.text("repository"))
+    except ValueError as problem:
+        raise table.wrong("repository", str(problem)) from None
 
 
 def _inject(table: Reader) -> Inject | None:

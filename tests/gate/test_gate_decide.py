@@ -516,6 +516,71 @@ def test_a_post_that_is_no_git_is_not_let_through_by_a_git_rule() -> None:
     assert told(get(b"git.example.test", b"/api", method=b"POST")) == ("clone", "method_not_allowed")
 
 
+FORGE = parse(
+    b"""
+schema = "caisson.gate/v1"
+network_mode = "allowlist"
+[[deny]]
+id = "fix"
+repository = "github.com/Team/Project"
+[[deny]]
+id = "own"
+repository = "forge.test/group/sub/thing.git"
+[[allow]]
+id = "forge"
+hosts = [
+  "github.com", "api.github.com", "codeload.github.com", "raw.githubusercontent.com", "cdn.jsdelivr.net",
+  "team.github.io", "**.forge.test",
+]
+methods = ["GET", "POST"]
+git = "fetch"
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "github.com/team/project",
+        "github.com/Team/Project/pull/7.diff",
+        "github.com/team/project.git/info/refs",
+        "github.com/team/project/archive/refs/heads/main.zip",
+        "github.com/search",
+        "api.github.com/repos/team/project/commits",
+        "api.github.com/graphql",
+        "api.github.com/search/code",
+        "codeload.github.com/team/project/zip/refs/heads/main",
+        "raw.githubusercontent.com/team/project/main/fix.py",
+        "cdn.jsdelivr.net/gh/team/project@main/fix.py",
+        "team.github.io/project/fix",
+        "forge.test/group/sub/thing/-/merge_requests/1",
+        "forge.test/api/v4/projects/12/repository/files",
+        "pages.forge.test/thing/",
+    ],
+)
+def test_a_denied_repository_is_denied_wherever_it_can_be_read(url: str) -> None:
+    host, _, path = url.partition("/")
+    found = get(host.encode(), b"/" + path.encode(), policy=FORGE)
+    assert found.reason is Reason.DENIED_RULE
+    assert found.rule in ("fix", "own")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "github.com/team/other",
+        "github.com/other/project",
+        "github.com/team/project-docs/x",
+        "api.github.com/repos/team/other",
+        "cdn.jsdelivr.net/gh/team/other@1/x",
+        "forge.test/group/thing",
+    ],
+)
+def test_other_repositories_stay_as_they_are_allowed(url: str) -> None:
+    host, _, path = url.partition("/")
+    assert get(host.encode(), b"/" + path.encode(), policy=FORGE).allowed
+
+
 # opaque hosts, phases, modes
 
 

@@ -163,6 +163,8 @@ BROKEN = {
     "inject to a wildcard": ((HEAD + '[[allow]]\nhosts=["*.b.test"]\ninject="env:K"').encode(), 5, "written out"),
     "inject in plain": ((HEAD + '[[allow]]\nhosts=["a.test"]\nports=[80]\ninject="env:K"').encode(), 6, "TLS only"),
     "inject a value": ((HEAD + '[[allow]]\nhosts=["a.test"]\ninject="sk-123"').encode(), 5, "env:NAME"),
+    "repository": ((HEAD + '[[deny]]\nrepository="https://code.test/t/p"').encode(), 4, "without a scheme"),
+    "repository's paths": ((HEAD + '[[deny]]\nrepository="code.test/t/p"\npaths=["/x"]').encode(), 5, "two rules"),
     "phase": ((HEAD + 'phases = ["night"]').encode(), 3, "no phase"),
     "phase not open": ((HEAD + '[[allow]]\nhosts=["a.test"]\nphases=["verify"]').encode(), 5, "no network"),
     "no phases": ((HEAD + '[[allow]]\nhosts=["a.test"]\nphases=[]').encode(), 5, "never count"),
