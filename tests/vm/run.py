@@ -212,9 +212,14 @@ def table(results: list[Result]) -> str:
             f"{head} {one.count('passed'):>6} {one.count('failed'):>6} {one.count('skipped'):>7} {one.seconds:>8}"
         )
     for one in results:
+        groups: dict[str, list[str]] = {}
         for test, outcome in sorted(one.tests.items()):
             if outcome != "passed":
-                lines.append(f"{one.kernel:<8} {test}: {outcome}")
+                groups.setdefault(outcome, []).append(test)
+        for outcome, tests in groups.items():
+            more = f" and {len(tests) - 1} more" if len(tests) > 1 and not outcome.startswith("failed") else ""
+            names = tests if outcome.startswith("failed") else tests[:1]
+            lines += [f"{one.kernel:<8} {test}{more}: {outcome}" for test in names]
     return "\n".join(lines)
 
 
