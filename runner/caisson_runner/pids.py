@@ -76,12 +76,10 @@ def destination(record: Record) -> tuple[str, int] | None:
         family, port = record.args[1], record.args[2]
     else:
         return None
-    if family not in (_AF_INET, _AF_INET6) or record.addr is None:
+    where = {_AF_INET: slice(4, 8), _AF_INET6: slice(8, 24)}.get(family)
+    if where is None or record.addr is None or len(record.addr) < where.stop:
         return None
-    try:
-        address = ipaddress.ip_address(record.addr)
-    except ValueError:
-        return None
+    address = ipaddress.ip_address(record.addr[where])  # of a struct sockaddr_in or sockaddr_in6
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return str(address), port
