@@ -12,11 +12,11 @@ from caisson_gate.events import Wide
 from caisson_gate.refusal import Refusal
 
 if TYPE_CHECKING:
+    from caisson_gate.answers import Planned
     from caisson_gate.bodies import Recording
     from caisson_gate.credentials import RedactingStream
     from caisson_gate.decide import Decision
     from caisson_gate.proxy_room import Room
-    from caisson_gate.rewriting import Rewritten
 
 MAX_DECODED: Final = 16 << 20
 """What one chunk may unpack to; more than that is no honest answer."""
@@ -61,7 +61,7 @@ class Exchange:
         """Whether the box asked for one."""
         self.decoder: Any = None
         """Of an answer that has to be read though it came compressed."""
-        self.rewriter: Callable[[bytes], Rewritten] | None = None
+        self.planned: Planned | None = None
         """Set for an answer that the gate has to read whole and change."""
         self._done = done
         self._request_left = decision.max_request_bytes
@@ -127,6 +127,11 @@ class Exchange:
                 self.received = self.room.bodies.start()
             self.received.write(rest)
         return rest
+
+    def serve(self, body: bytes) -> None:
+        """A whole answer that the gate made itself."""
+        self.received = self.room.bodies.start()
+        self.received.write(body)
 
     def upstream_tls(self, server: Any) -> None:
         """Note how the upstream was reached."""

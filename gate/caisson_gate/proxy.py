@@ -25,6 +25,20 @@ if TYPE_CHECKING:
     from caisson_gate.served import Served
 
 
+def _export(served: Served) -> None:
+    """Other formats of the journal. They are copies: that one cannot be made is an event and loses nothing."""
+    from caisson_gate.flowfile import write_flows
+    from caisson_gate.har import write_har
+
+    for name, write in (("flows.har", write_har), ("flows.mitm", write_flows)):
+        try:
+            write(served.folder)
+        except Exception as problem:
+            served.journal.append(
+                "gate", what=f"{name} could not be made", detail=f"{type(problem).__name__}: {problem}"
+            )
+
+
 class Proxy:
     """Serves the HTTP connections of every box."""
 
@@ -85,6 +99,8 @@ class Proxy:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=10.0)
+        if room.served.record:
+            await asyncio.to_thread(_export, room.served)
 
     async def stop(self) -> None:
         """Close every box. Idempotent."""

@@ -15,7 +15,7 @@ from caisson_gate.exchange import Exchange, body_fields, head_fields
 from caisson_gate.names import canonical_authority
 from caisson_gate.proxy_layers import EXCHANGE, exchange_of
 from caisson_gate.refusal import GATE_FAILED, HEADER, NOT_RECORDED, UPSTREAM_FAILED, Refusal
-from caisson_gate.rewriting import prepare, rewrite
+from caisson_gate.rewriting import planned, prepare, rewrite, without_body
 
 if TYPE_CHECKING:
     from caisson_gate.heads import MalformedHead, UnwantedProtocol
@@ -67,6 +67,9 @@ class Requests:
         asked, url = self._asked(request)
         decision = self.room.decide(asked)
         recorded = self.room.recorded
+        plan = None
+        if decision.allowed and recorded is None:
+            decision, plan = planned(self.room, decision, asked.accept)
         if decision.allowed and recorded is None:
             decision = await gate.checked(decision)
         about = {**gate.about, "name_dns": gate.arrival.name_dns, "name_connect": gate.name_connect}
@@ -93,6 +96,7 @@ class Requests:
         exchange = Exchange(self.room, seq, decision, gate.about, gate.open.discard)
         gate.open.add(exchange)
         flow.metadata[EXCHANGE] = exchange
+        exchange.planned = plan
         exchange.websocket = asked.kind == "ws"
         exchange.key = (asked.scheme, asked.method or b"", asked.query)
         if recorded is None:
@@ -199,14 +203,15 @@ class Requests:
         headless = flow.request.method == "HEAD" or data.status_code == 304
         if not headless and not exchange.answer_fits(int(length) if length is not None and length.isdigit() else None):
             return
-        if exchange.masking or exchange.rewriter is not None:
+        reading = exchange.planned is not None and data.status_code == 200 and not headless
+        if exchange.masking or reading:
             coding = b", ".join(value for name, value in fields if name.lower() == b"content-encoding").lower()
             if coding not in _READABLE:
                 exchange.refuse(
                     502, UPSTREAM_FAILED, f"the gate cannot read an answer coded as {coding!r}", verdict="error"
                 )
                 return
-            if coding not in (b"", b"identity") and not headless:
+            if coding not in (b"", b"identity") and not headless and not reading:
                 exchange.decoder = zlib.decompressobj(47 if b"gzip" in coding else 15)
                 fields = [pair for pair in fields if pair[0].lower() not in (b"content-encoding", b"content-length")]
                 if not flow.request.is_http2 and not any(name.lower() == b"transfer-encoding" for name, _ in fields):
@@ -218,15 +223,17 @@ class Requests:
             response.headers = http.Headers(fields)
         else:
             exchange.answer = exchange.notes.pop("resp_received")
-        response.stream = exchange.rewriter is None or headless
+        if exchange.planned is not None and headless:
+            without_body(response)
+        response.stream = not reading
 
-    def on_answer(self, flow: http.HTTPFlow) -> None:
+    async def on_answer(self, flow: http.HTTPFlow) -> None:
         """The answer is whole."""
         exchange = exchange_of(flow)
         if exchange is None:
             return
-        if flow.response is not None and exchange.rewriter is not None and flow.response.raw_content:
-            rewrite(exchange, flow.response)
+        if flow.response is not None and exchange.planned is not None and flow.response.raw_content:
+            await rewrite(exchange, flow.response)
             if exchange.refusal is not None:
                 return
         if flow.websocket is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from caisson_gate.answers import CutOff
 from caisson_gate.bodies import BodyStore
 from caisson_gate.credentials import Credentials
 from caisson_gate.decide import Decision, Request, decide
@@ -24,11 +25,13 @@ class Room:
         self.credentials = credentials
         self.redactor = credentials.redactor
         self.bodies = BodyStore(served.folder / "bodies", self.redactor, keep=served.record)
+        self.cutoff = CutOff.of(served.policy)
         self.recorded: Recorded | None = None
         if served.replay is not None:
             from caisson_gate.replay import Recorded
 
-            self.recorded = Recorded.open(served.replay)
+            same_policy = served.policy.sha256 if self.cutoff is not None else None
+            self.recorded = Recorded.open(served.replay, same_policy)
         self.tasks: set[asyncio.Task[None]] = set()
         self.requests = 0
         self.denied = 0

@@ -59,13 +59,20 @@ class Recorded:
         self._next: dict[Key, int] = {}
 
     @classmethod
-    def open(cls, folder: Path) -> Recorded:
-        """Read ``gate/`` of a bundle; ReplayUnusable says what is wrong with it."""
+    def open(cls, folder: Path, same_policy: str | None = None) -> Recorded:
+        """Read ``gate/`` of a bundle; ReplayUnusable says what is wrong with it.
+
+        ``same_policy``: digest of the policy it must have been made under. A cut-off is applied when recording.
+        """
         answers: dict[Key, list[RecordedAnswer]] = {}
         decided: dict[int, dict[str, Any]] = {}
         journal = folder / "events.jsonl"
         try:
             for event in read(journal):
+                if same_policy is not None and event["policy_sha256"] != same_policy:
+                    raise ReplayUnusable(
+                        f"the recording {journal} was made under another policy, and this has a cut-off; record again"
+                    )
                 if event["kind"] == "http" and event.get("verdict") in ("allow", "report"):
                     decided[event["seq"]] = event
                     continue
