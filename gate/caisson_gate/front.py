@@ -92,7 +92,8 @@ class Front:
             "connect",
             port,
             name_dns=None if name is None else name.encode(),
-            name_connect=address.encode() if name is None else None,
+            # As a CONNECT would name it: an IPv6 address without brackets is no authority.
+            name_connect=(f"[{address}]" if ":" in address else address).encode() if name is None else None,
             now=served.age,
             phase=served.phase,
         )

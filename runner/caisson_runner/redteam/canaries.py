@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from caisson_runner.redteam.errors import WorldRefused
+from caisson_runner.redteam.outside import Names, answer, unmasked
 
 TCP_PORTS: Final = (22, 25, 53, 80, 443, 853, 5432, 8080, 8443, 9418)
 UDP_PORTS: Final = (53, 137, 443, 3478, 5353, 5355, 9999)
@@ -50,16 +51,12 @@ class Held:
         return list(self._nonces.get(nonce.encode(), ()))
 
 
-Answer = Callable[[bytes], bytes]
-"""What an HTTP canary says to a request's head; made by the rig for routes that need more than the usual words."""
-
-
 class Canaries:
     """Sockets are made by the constructors below, in the namespace they belong to; `start` serves them."""
 
     def __init__(self, held: Held) -> None:
         self.held = held
-        self.answer: Answer = self._usual
+        self.names = Names()
         self._streams: list[tuple[str, socket.socket, ssl.SSLContext | None]] = []
         self._datagrams: list[tuple[str, socket.socket]] = []
         self._packets: socket.socket | None = None
@@ -151,10 +148,6 @@ class Canaries:
         except BlockingIOError:
             pass
 
-    def _usual(self, head: bytes) -> bytes:
-        body = f"canary {self.held.secret}\n".encode()
-        return b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-
     def _talker(self, where: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             talk = asyncio.ensure_future(self._talk(where, reader, writer))
@@ -165,14 +158,22 @@ class Canaries:
 
     async def _talk(self, where: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         got = b""
-        answered = 0
+        answered = upgraded = 0
+        here = writer.get_extra_info("sockname")
+        if where.startswith("world") and isinstance(here, tuple):
+            where = f"world {_plain(here[0])}:{here[1]}/tcp"
         try:
             while len(got) < _MOST and (chunk := await reader.read(1 << 16)):
                 got += chunk
                 self.held.hear(where, got)
+                if upgraded:
+                    self.held.hear(f"{where} websocket", unmasked(got[upgraded:]))
+                    continue
                 heads = got.count(b"\r\n\r\n")
                 if heads > answered:
-                    writer.write(self.answer(got))
+                    said = answer(got, self.held.secret)
+                    upgraded = len(got) if said.startswith(b"HTTP/1.1 101") else 0
+                    writer.write(said)
                 elif b"HTTP/" not in got and not answered:
                     writer.write(f"canary {self.held.secret}\n".encode())
                 answered = max(heads, answered)
@@ -192,8 +193,10 @@ class Canaries:
                 return
             self.held.hear(where, data)
             if isinstance(peer, tuple):
+                said = self.names.answer(data) if "53/udp" in where else f"canary {self.held.secret}".encode()
                 try:
-                    one.sendto(f"canary {self.held.secret}".encode(), peer)
+                    if said:
+                        one.sendto(said, peer)
                 except OSError:
                     pass
 
@@ -221,6 +224,10 @@ def _called(data: bytes, kind: int) -> str:
     except (struct.error, IndexError):
         pass
     return f"of type {kind:#06x}"
+
+
+def _plain(address: str) -> str:
+    return address.removeprefix("::ffff:")
 
 
 def _bound(host: str, port: int, kind: int) -> socket.socket:

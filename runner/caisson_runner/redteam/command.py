@@ -20,14 +20,13 @@ from caisson_runner.redteam import report as reports
 from caisson_runner.redteam.errors import RedTeamError, RegisterInvalid
 from caisson_runner.redteam.outcome import Outcome
 from caisson_runner.redteam.process import Orders
-from caisson_runner.redteam.register import ENGINES, load_register, select
+from caisson_runner.redteam.register import ENGINES, NETWORKS, load_register, select
 from caisson_runner.report.text import one_line
 from caisson_runner.tasks.search import scenarios_root
 
 PAGE: Final = Path("docs/egress.md")
 PLAIN_UID: Final = 508950
 """As whom root tries the engine of plain users: a user nobody is."""
-NETWORKS: Final = ("none",)
 
 
 def _say(text: str) -> None:

@@ -12,6 +12,8 @@ BLOCKED: Final = "blocked"
 REACHED: Final = "reached"
 INAPPLICABLE: Final = "inapplicable"
 NOT_PERFORMED: Final = "not-performed"
+INSIDE: Final = frozenset({"seccomp", "caps", "mount", "pidns", "userns", "ipcns", "kernel", "inert"})
+"""What stops a try within the process itself: nothing was sent that a gate could have seen."""
 VERDICTS: Final = (BLOCKED, REACHED, INAPPLICABLE, NOT_PERFORMED)
 
 
@@ -59,9 +61,12 @@ class Outcome:
 
 def complain(
     route: Route, engine: str, network: str, witness: str, verdict: str, reached: Sequence[str],
-    blocked_by: Sequence[str], recorded_by: Sequence[str],
+    blocked_by: Sequence[str], recorded_by: Sequence[str], wrongly: Sequence[str] = (),
 ) -> tuple[list[str], str]:  # fmt: skip
-    """What is wrong with an outcome, and the declared exception that was used, if any."""
+    """What is wrong with an outcome, and the declared exception that was used, if any.
+
+    ``wrongly`` is what was reached and may not be even where the route is to pass.
+    """
     said: list[str] = []
     note = ""
     wanted = route.blocked[network]
@@ -74,12 +79,14 @@ def complain(
         if engine in route.open:
             return [], f"known to be open: {route.open[engine]}"
         said.append(f"it reached: {'; '.join(reached)[:300]}")
+    if passes and wrongly:
+        said.append(f"it passes, but also: {'; '.join(wrongly)[:300]}")
     if verdict == BLOCKED and passes and not wanted & set(blocked_by):
         said.append("it must pass, and did not")
     if verdict == BLOCKED and not passes and not wanted & set(blocked_by):
         said.append(f"stopped by {', '.join(blocked_by) or 'nothing known'}, expected {' or '.join(sorted(wanted))}")
     if not recorded_by:
-        if witness in route.silent and network == "none":
+        if witness in route.silent and (network == "none" or set(blocked_by) <= INSIDE):
             note = f"unrecorded: {route.silent[witness]}"
         else:
             said.append("nothing recorded it")

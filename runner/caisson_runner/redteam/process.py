@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,8 @@ from caisson_runner.errors import CaissonError
 from caisson_runner.interrupt import run_interruptible
 from caisson_runner.redteam import world
 from caisson_runner.redteam.canaries import Canaries, Held
-from caisson_runner.redteam.register import Route, load_register, select
+from caisson_runner.redteam.gated import open_gate
+from caisson_runner.redteam.register import NETWORKS, Route, load_register, select
 from caisson_runner.redteam.rig import Rig
 from caisson_runner.tasks.search import scenarios_root
 from caisson_runner.witness import choose
@@ -53,7 +55,7 @@ class Orders:
     out: str
     globs: tuple[str, ...] = ()
     quick: bool = False
-    networks: tuple[str, ...] = ("none",)
+    networks: tuple[str, ...] = NETWORKS
     witness: str = "auto"
     docker_host: str = ""
     home: str = ""
@@ -88,18 +90,18 @@ def main() -> int:
             abstract = f"caisson-{secrets.token_hex(8)}"
             ports = canaries.on_host(places, abstract)
             canaries.in_folder(places / "shared")
-            host = world.namespace()
             world.enter()
-            ports |= canaries.in_world()
+            context, trusted = _certificates(places)
+            ports |= canaries.in_world(context)
             world.settle()
             (places / "secret").write_text(held.secret)
             facts = {
                 **ports, "allowed": "web.allowed.test", "denied": "web.denied.test", "elsewhere": "198.51.100.7",
                 "unix_path": str(places / "outside.sock"), "unix_abstract": abstract, "home": orders.home,
                 "secret_path": str(places / "secret"), "touch_path": str(places / "touched"), "fix": "",
-                "runner": os.getpid(), "workdir": "/app",
+                "runner": os.getpid(), "workdir": "/app", "proxy_port": 3128, "deadline_s": 6,
             }  # fmt: skip
-            run_interruptible(_run(orders, canaries, facts, places, (host, world.namespace())))
+            run_interruptible(_run(orders, canaries, facts, places, trusted))
     except CaissonError as problem:
         tell(failed=str(problem), code=problem.exit_code)
     except BaseExceptionGroup as group:
@@ -156,9 +158,7 @@ async def _engine(orders: Orders) -> AsyncIterator[Engine]:
             yield local
 
 
-async def _run(
-    orders: Orders, canaries: Canaries, facts: dict[str, Any], places: Path, namespaces: tuple[int, ...]
-) -> None:
+async def _run(orders: Orders, canaries: Canaries, facts: dict[str, Any], places: Path, trusted: Path | None) -> None:
     folder = scenarios_root() / "routes"
     routes = [r for r in select(load_register(folder), orders.globs, orders.quick) if orders.engine in r.engines]
     witness = choose(orders.witness)
@@ -174,12 +174,32 @@ async def _run(
         stack.push_async_callback(canaries.stop)
         rig = Rig(
             engine, orders.engine, snapshot, witness, canaries, facts, places / "shared", Path(orders.out),
-            places / "touched", networks=namespaces,
+            places / "touched",
         )  # fmt: skip
+        if "gate" in orders.networks:
+            await _open_gate(rig, stack, places, trusted)
         tell(say=f"{orders.engine}: witness {witness.name} ({witness.reason})")
         await _all(
             rig, [(route, network) for network in orders.networks for route in routes if network in route.networks]
         )
+
+
+async def _open_gate(rig: Rig, stack: contextlib.AsyncExitStack, places: Path, trusted: Path | None) -> None:
+    if trusted is None:
+        rig.no_gate = "the gate is not installed here: pip install 'caisson[gate]'"
+        return
+    (places / "gate").mkdir()
+    rig.gate = await stack.enter_async_context(open_gate(places / "gate", trusted))
+
+
+def _certificates(places: Path) -> tuple[ssl.SSLContext | None, Path | None]:
+    (places / "world").mkdir(mode=0o700)
+    try:
+        from caisson_runner.redteam.outside import certificates
+
+        return certificates(places / "world")
+    except ImportError:
+        return None, None
 
 
 async def _snapshot(engine: Engine, orders: Orders) -> Snapshot:

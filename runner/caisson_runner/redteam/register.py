@@ -3,7 +3,7 @@
 ["ip-tcp-literal"]
 group = "B1"                      # part of the catalogue
 cases = ["a", "b"]                # each runs alone, as <id>/<case>; without: one run, named <id>
-networks = ["none", "gate"]       # which boxes it is for; both when not said
+networks = ["none", "gate"]       # which boxes it is for; all that there are when not said (local ones: none)
 engines = ["docker"]              # only these; all when not said
 quick = true                      # also in the quick form
 control = true                    # must be performed and recorded everywhere, or the rig is broken
@@ -114,7 +114,8 @@ def _case(where: str, id: str, case: str, script: Path, entry: Mapping[str, Any]
     if unknown := special.keys() - _PER_CASE:
         raise RegisterInvalid(f"{where}: case.{case}.{min(unknown)} is no key of a case")
     said = {**entry, **special}
-    networks, engines = tuple(said.get("networks", NETWORKS)), tuple(said.get("engines", ENGINES))
+    usual = NETWORKS if script.parent.name == "egress" else ("none",)
+    networks, engines = tuple(said.get("networks", usual)), tuple(said.get("engines", ENGINES))
     for words, known in ((networks, NETWORKS), (engines, ENGINES)):
         if stray := set(words) - set(known):
             raise RegisterInvalid(f"{where}: {min(stray)!r} is none of {', '.join(known)}")

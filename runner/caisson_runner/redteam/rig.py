@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import socket
+import struct
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from caisson_proto.record import Record
 
@@ -17,12 +19,17 @@ from caisson_runner.boxes.engine import Bind, Box, BoxLimits, Command, Engine, F
 from caisson_runner.boxes.store import Snapshot
 from caisson_runner.compare import matching, sights
 from caisson_runner.compare.deeds import Deed, read_deed
-from caisson_runner.redteam import blame, world
+from caisson_runner.redteam import blame, gated, world
 from caisson_runner.redteam.canaries import Canaries, nonces_in
 from caisson_runner.redteam.errors import RedTeamError, RegisterInvalid
 from caisson_runner.redteam.outcome import BLOCKED, INAPPLICABLE, NOT_PERFORMED, REACHED, Outcome, complain
 from caisson_runner.redteam.register import Route
 from caisson_runner.witness import Limits, Witness
+
+if TYPE_CHECKING:
+    from caisson_gate.client import GateProcess
+
+    from caisson_runner.boxes.box import LocalBox
 
 LIMITS: Final = BoxLimits(memory_bytes=1 << 30, pids=128, disk_bytes=64 << 20, wall_s=60)
 PLACE: Final = "/routes"
@@ -61,8 +68,9 @@ class Rig:
     """A file that only what runs outside could make."""
     binds: tuple[Bind, ...] = ()
     workdir: str = "/app"
-    networks: tuple[int, ...] = field(default_factory=tuple)
-    """Network namespaces no box may be in: the world's and the host's."""
+    gate: GateProcess | None = None
+    no_gate: str = ""
+    """Why there is none."""
 
     @property
     def secret(self) -> str:
@@ -72,6 +80,8 @@ class Rig:
         """One case, start to verdict."""
         if route.documented:
             return self._outcome(route, network, NOT_PERFORMED, reason=route.documented)
+        if network == "gate" and self.gate is None:
+            return self._outcome(route, network, INAPPLICABLE, reason=self.no_gate)
         nonce, pair = secrets.token_hex(12), secrets.token_hex(8)
         self.canaries.held.expect(nonce)
         folder = self.out / self.name / network / route.name.replace("/", "~")
@@ -118,19 +128,29 @@ class Rig:
         box_id = f"redteam-{nonce[:16]}"
         async with self.witness.watch(box_id, Limits(LIMITS.memory_bytes, LIMITS.pids)) as watch:
             async with self.engine.fork(
-                self.snapshot, box_id=box_id, limits=LIMITS, binds=self.all_binds(route), cgroup=watch.cgroup
-            ) as box:
+                self.snapshot, box_id=box_id, limits=LIMITS, binds=self.all_binds(route), cgroup=watch.cgroup,
+                network="gate" if network == "gate" else "none",
+            ) as box:  # fmt: skip
                 self.preflight(box)
-                command = self.command(route, nonce, self._world(pair))
-                process = await box.start(command, admit=watch.admit, wrap=watch.wrap)
-                finished = await process.wait()
-                if route.id == "local-gate-secrets":
-                    await box.capture(folder / "upper.tar.zst")
-                await box.kill()
+                async with self._served(route, network, box, folder):
+                    self.preflight(box)
+                    command = self.command(route, nonce, self._world(pair))
+                    process = await box.start(command, admit=watch.admit, wrap=watch.wrap)
+                    finished = await process.wait()
+                    if route.id == "local-gate-secrets":
+                        await box.capture(folder / "upper.tar.zst")
+                    await box.kill()
+                    await asyncio.sleep(_HEARD_S)
             evidence = await watch.seal()
             records = list(evidence.records())
             (folder / "events.bin").write_bytes(evidence.events_path.read_bytes())
         return read(finished), finished, records
+
+    def _served(self, route: Route, network: str, box: Box, folder: Path) -> Any:
+        if network != "gate" or self.gate is None:
+            return nullcontext()
+        policy = route.script.parents[1] / "egress" / "policies" / f"{route.policy or 'usual'}.toml"
+        return gated.served(self.gate, cast("LocalBox", box), policy, folder)
 
     def _judge(
         self, route: Route, network: str, said: Said, hits: Sequence[str], records: Sequence[Record], folder: Path,
@@ -139,16 +159,19 @@ class Rig:
         reached = list(hits)
         if nonces_in(said.text, (self.secret, self.secret.encode().hex())):
             reached.append("the box shows the secret")
+        wrongly = [hit for hit in hits if "127.0.0.1" in hit]
         if self.touch.exists():
             self.touch.unlink()
-            reached.append("a file was made outside")
-        reached += [str(one)[:200] for one in said.saw.get("leaks", ())]
-        failed = [deed for deed in said.deeds if deed.errno]
-        blocked_by = blame.blockers(failed) or blame.of_saw(route.name, dict(said.saw))
-        recorded_by, evidence = seen_by_witness(self.witness.name, said.deeds, records, folder / "events.bin", self.out)
+            wrongly.append("a file was made outside")
+        wrongly += [str(one)[:200] for one in said.saw.get("leaks", ())]
+        reached += [one for one in wrongly if one not in reached]
+        told = gated.read(folder) if network == "gate" else gated.Told(())
+        blocked_by = [*told.blockers(), *blame.blockers(deed for deed in said.deeds if deed.errno)]
+        blocked_by = blocked_by or blame.of_saw(route.name, dict(said.saw))
+        recorded_by, evidence = recorded(self.witness.name, said.deeds, records, told, folder.relative_to(self.out))
         verdict = REACHED if reached else BLOCKED
         complaints, note = complain(
-            route, self.name, network, self.witness.name, verdict, reached, blocked_by, recorded_by
+            route, self.name, network, self.witness.name, verdict, reached, blocked_by, recorded_by, wrongly
         )
         return self._outcome(
             route, network, verdict, reached=tuple(reached), blocked_by=tuple(blocked_by), wall_s=wall_s, note=note,
@@ -205,18 +228,34 @@ def read(finished: Finished) -> Said:
         raise RegisterInvalid(f"a route wrote what is no line of ours: {text[:200]!r} ({problem})") from None
 
 
-def seen_by_witness(
-    name: str, deeds: Sequence[Deed], records: Sequence[Record], file: Path, top: Path
+def recorded(
+    witness: str, deeds: Sequence[Deed], records: Sequence[Record], told: gated.Told, folder: Path
 ) -> tuple[list[str], list[str]]:
-    """Whether the witness's record holds every try, and where each is: (recorders, references)."""
-    shown = sights.of_records(records)
-    marks = matching.judge(deeds, shown)
-    if not marks or matching.word_of(marks) != matching.SEEN:
+    """Who recorded every try, and where: (recorders, references). Nobody, when one try is in no record."""
+    marks = matching.judge(deeds, sights.of_records(records))
+    seen = [mark.word == matching.SEEN for mark in marks]
+    by_gate = [_told_of(deed, told) for deed in deeds]
+    if not deeds or not all(one or other for one, other in zip(seen, by_gate, strict=True)):
         return [], []
-    places: list[str] = []
-    for deed in deeds:
-        for record in records:
+    recorders = [f"witness ({witness})"] if all(seen) else []
+    recorders += told.recorders()
+    places = [f"{folder}/events.jsonl#{seq}" for seq in told.places()]
+    for deed, here in zip(deeds, seen, strict=True):
+        for record in records if here else ():
             if matching.judge([deed], [sights.of_record(record)])[0].word == matching.SEEN:
-                places.append(f"{file.relative_to(top)}#{record.seq}")
+                places.append(f"{folder}/events.bin#{record.seq}")
                 break
-    return [f"witness ({name})"], list(dict.fromkeys(places))[:8]
+    return recorders, list(dict.fromkeys(places))[:8]
+
+
+def _told_of(deed: Deed, told: gated.Told) -> bool:
+    """Whether the gate's journal tells of a try that named an internet address."""
+    if deed.addr is None or len(deed.addr) < 8:
+        return False
+    family, port = struct.unpack_from("<H", deed.addr)[0], struct.unpack_from(">H", deed.addr, 2)[0]
+    if family == socket.AF_INET:
+        return told.of_address(socket.inet_ntop(family, deed.addr[4:8]), port)
+    if family == socket.AF_INET6 and len(deed.addr) >= 24:
+        text = socket.inet_ntop(family, deed.addr[8:24])
+        return told.of_address(text.removeprefix("::ffff:") if "." in text else text, port)
+    return False

@@ -1,0 +1,132 @@
+"""dns-tunnel-allowed-wildcard: Data inside names below an allowed wildcard.
+
+Does: asks for one such name, or for long ones that could carry much. Must happen: what is answered is made up here and
+no name server hears of it; names that carry too much are refused.
+"""
+
+import json
+import os
+import socket
+import struct
+import sys
+
+ROUTE = "dns-tunnel-allowed-wildcard"
+NONCE, CASE, WORLD = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+TRIES = []
+
+
+def tried(event, op, **facts):
+    """One try and the kernel's answer; bytes become hex."""
+    TRIES.append({"event": event, "op": op, "pid": os.getpid(), **facts})
+
+
+def end(word="performed", reason="", **saw):
+    """The one line: everything tried, and what came back."""
+    facts = {"end": word, "reason": reason, "tries": TRIES, "saw": saw}
+    print(json.dumps({"route": ROUTE, "case": CASE, **facts}, default=bytes.hex), flush=True)
+    if WORLD.get("role") == "sibling":
+        sys.stdin.read()
+    os._exit(0)
+
+
+def attempt(work, *arguments):
+    """Errno of what the work raised; 0 when it went well."""
+    try:
+        work(*arguments)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+def inet(host, port, scope=0):
+    """An address as the kernel is given it."""
+    if ":" in host:
+        packed = socket.inet_pton(socket.AF_INET6, host)
+        return struct.pack("<H", socket.AF_INET6) + struct.pack(">HI", port, 0) + packed + struct.pack("<I", scope)
+    return struct.pack("<H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(8)
+
+
+def patient(one, seconds=4):
+    """Time limits the kernel keeps, so that calls stay plain blocking ones."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        one.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
+    return one
+
+
+def listen_for(one, limit=65536):
+    """What comes back until the other side closes, errs or is silent."""
+    got = b""
+    try:
+        while len(got) < limit and (chunk := one.recv(65536)):
+            got += chunk
+    except OSError as error:
+        return got, error.errno
+    return got, 0
+
+
+def tcp(host, port, data, scope=0):
+    """Connect, send, listen: the errno and what came back."""
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with patient(socket.socket(kind, socket.SOCK_STREAM)) as one:
+        where = (host, port, 0, scope) if ":" in host else (host, port)
+        wrong = attempt(one.connect, where)
+        tried("connect", "connect", addr=inet(host, port, scope), errno=wrong)
+        if wrong:
+            return wrong, b""
+        if wrong := attempt(one.sendall, data):
+            return wrong, b""
+        return listen_for(one)[::-1]
+
+
+def udp(host, port, data, seconds=1):
+    """Send one datagram and listen a moment: the errno and what came back."""
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with patient(socket.socket(kind, socket.SOCK_DGRAM), seconds) as one:
+        wrong = attempt(one.sendto, data, (host, port))
+        tried("socket", "sendto", addr=inet(host, port), errno=wrong)
+        if wrong:
+            return wrong, b""
+        try:
+            return 0, one.recv(65536)
+        except OSError as error:
+            return error.errno, b""
+
+
+def query(labels, kind=1, number=0x4243, count=1):
+    """A DNS question; labels are bytes."""
+    name = b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
+    return struct.pack(">HHHHHH", number, 0x0100, count, 0, 0, 0) + (name + struct.pack(">HH", kind, 1)) * max(count, 1)
+
+
+def ask(server, data, over="udp"):
+    """Put a question to a name server: errno, answer code (None without an answer), addresses given."""
+    if over == "tcp":
+        wrong, answer = tcp(server, 53, struct.pack(">H", len(data)) + data)
+        answer = answer[2:]
+    else:
+        wrong, answer = udp(server, 53, data, 2)
+    if len(answer) < 12:
+        return wrong, None, []
+    given = []
+    count = struct.unpack(">H", answer[6:8])[0]
+    at = len(data)
+    for _ in range(count):
+        if at + 12 > len(answer):
+            break
+        at += 2 if answer[at] & 0xC0 else answer.index(b"\0", at) - at + 1
+        kind, _, _, size = struct.unpack(">HHIH", answer[at : at + 10])
+        if kind in (1, 28):
+            family = socket.AF_INET if kind == 1 else socket.AF_INET6
+            given.append(socket.inet_ntop(family, answer[at + 10 : at + 10 + size]))
+        at += 10 + size
+    return wrong, answer[3] & 15, given
+
+
+if CASE == "one":
+    wrong, code, given = ask("198.51.100.53", query([NONCE.encode(), b"wild", b"allowed", b"test"]))
+    end(errno=wrong, code=code, given=given)
+answers = []
+for turn in range(8):
+    labels = [(NONCE + os.urandom(16).hex())[:56].encode() for _ in range(3)]
+    answers.append(ask("198.51.100.53", query([*labels, b"wild", b"allowed", b"test"])))
+end(answers=answers, leaks=["a name that carries 160 bytes was answered"] if any(given for _, _, given in answers) else [])
