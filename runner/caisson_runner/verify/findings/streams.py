@@ -57,6 +57,9 @@ def _place(record: Record) -> str | None:
     given = record.asked
     if given is not None and given.startswith((b"/proc/self/", b"/proc/thread-self/")) and b"/fd/" not in given:
         return _text(given)
+    if record.kind is Kind.EXEC and record.interp is not None and given is not None:
+        # a script: what was resolved is its interpreter, what was asked for is the script
+        return _text(os.path.normpath(os.path.join(record.cwd or b"/", given)))  # noqa: PTH118  # bytes
     place = record.place
     return None if place is None else _text(place)
 
