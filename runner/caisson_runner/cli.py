@@ -235,6 +235,40 @@ def attach(
     sys.exit(attach_command(container, out, seconds, cgroup, docker_host, as_json))
 
 
+@cli.command(epilog=EXIT_CODES)
+@click.argument("path", metavar="BUNDLE", type=click.Path(path_type=Path))
+@click.option(
+    "--checks", "task", required=True, metavar="TASK", help="The task whose checks to use: a directory or name."
+)
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="The new bundle's folder. It must not exist yet.")
+@click.option("--seed", type=int, help="Seed of the held-out inputs; without it one is drawn and recorded.")
+@engine_options
+@base_option
+@rules_option
+@json_option
+def regrade(
+    path: Path,
+    task: str,
+    out: Path | None,
+    seed: int | None,
+    engine: str,
+    docker_host: str | None,
+    bases: Sequence[str],
+    rules: Sequence[Path],
+    as_json: bool,
+) -> None:
+    """Grade the final state kept in a bundle with other checks; the agent is not run again.
+
+    Leaves a new bundle that says which one it is derived from. The old one is verified first, and only read.
+
+    \b
+    caisson-run regrade my-run --checks better-task
+    """
+    from caisson_runner.commands.regrade import regrade_command
+
+    sys.exit(regrade_command(path, task, out, seed, engine, docker_host, bases, rules, as_json))
+
+
 @cli.group()
 def bundle() -> None:
     """Look into evidence bundles."""

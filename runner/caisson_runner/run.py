@@ -21,6 +21,7 @@ from caisson_proto.record import Kind, Record
 
 from caisson_runner.boxes.engine import Bind, Box, Capture, Command, Finished, Outcome, Process
 from caisson_runner.boxes.errors import BoxError, StateTooLarge
+from caisson_runner.boxes.store import Snapshot
 from caisson_runner.bundle import BundleWriter, escape
 from caisson_runner.bundle.canonical import dump_line
 from caisson_runner.gate import Plan, Way
@@ -113,6 +114,7 @@ class _Made:
     coverage: dict[str, Any] | None = None
     records: Sequence[Record] = ()
     first_pid: int = 0
+    snapshot: Snapshot | None = None
     way: Way | None = None
     trouble: str = ""
 
@@ -196,7 +198,7 @@ async def run_one(session: Session, task: Task, agent: AgentPlan, run_id: str, o
     with BundleWriter(out) as bundle:
         phases: dict[str, float] = {}
         try:
-            snapshot = await session.snapshot(task)
+            snapshot = made.snapshot = await session.snapshot(task)
             examiner = await session.examiner(task)
             phases["snapshot"] = time.monotonic() - begun
             grader = Grader(session.engine, task, snapshot, examiner=examiner, seed=seed)
@@ -247,7 +249,7 @@ async def run_shared(
     with BundleWriter(out) as bundle:
         phases: dict[str, float] = {}
         try:
-            snapshot = await session.snapshot(task)
+            snapshot = made.snapshot = await session.snapshot(task)
             cgroup = Limits(limits.memory_bytes, limits.pids, limits.cpu_millis)
             async with session.witness.watch(run_id_for_box(run_id), cgroup) as watch:
                 async with session.engine.fork(
@@ -387,6 +389,8 @@ def _write(
         "agent_end": _outcome(made.finished),
         "left_running": [{"pid": pid, "name": escape(name)} for pid, name in made.alive],
         "harness_pids": sorted(harness),
+        "first_pid": made.first_pid,
+        "snapshot": {"id": made.snapshot.id, "workdir": made.snapshot.workdir} if made.snapshot is not None else {},
         "state": {"digest": made.capture.digest, "entries": made.capture.entries, "bytes": made.capture.size}
         if made.capture is not None
         else {},

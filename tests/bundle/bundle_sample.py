@@ -46,8 +46,12 @@ VERDICT: dict[str, Any] = {
     "held_out": None,
     "findings": [
         {
-            "rule": "test-config-written", "severity": "warn", "text": "written: " + escape(EVIL), "seqs": [6],
-            "paths": [escape(EVIL)], "count": 1,
+            "rule": "test-config-written",
+            "severity": "warn",
+            "text": "written: " + escape(EVIL),
+            "seqs": [6],
+            "paths": [escape(EVIL)],
+            "count": 1,
         }
     ],
 }

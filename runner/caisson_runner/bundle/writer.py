@@ -21,7 +21,7 @@ from caisson_runner.bundle.digests import entry_of
 from caisson_runner.bundle.dsse import sign
 from caisson_runner.bundle.errors import BundleDiskFull, BundleError
 from caisson_runner.bundle.keys import Signer, own
-from caisson_runner.bundle.recording import EVENTS, INDEX, write_record
+from caisson_runner.bundle.recording import EVENTS, INDEX, Index, write_record
 from caisson_runner.bundle.statement import SEAL, STATEMENT, seal, statement
 
 MANIFEST: Final = "manifest.json"
@@ -126,6 +126,10 @@ class BundleWriter:
             except RecordError as error:
                 raise BundleError(f"the record {events} cannot be kept: {error}") from None
         self.add_bytes(INDEX, index.dumps())
+        self._records = index.records
+
+    def adopt(self, index: Index) -> None:
+        """Says what the record holds that was copied, with its index, from another bundle."""
         self._records = index.records
 
     def add_changes(self, changes: Iterable[Change]) -> None:
