@@ -87,6 +87,8 @@ class GateProcess:
         self.files: tuple[tuple[Path, str], ...] = ()
         """Source and place in the box of the trust material, for read-only binds."""
         self.env: dict[str, str] = {}
+        self.placeholders: dict[bytes, dict[str, str]] = {}
+        """By a policy that was checked: what its boxes get in place of the credentials it injects."""
         self._waiting: dict[int, asyncio.Future[wire.Message]] = {}
         self._numbers = 0
 
@@ -226,6 +228,7 @@ class GateProcess:
         """The TCP ports a policy wants listened on. GateError when it cannot be taken."""
         with _held(policy) as descriptor:
             answer = await self.ask({"op": "check", "source": source}, (descriptor,))
+        self.placeholders[policy] = dict(answer["env"])
         return list(answer["ports"])
 
     async def open(self, opening: Opening, listeners: Sequence[tuple[dict[str, Any], int]]) -> GateBox:

@@ -17,6 +17,7 @@ from typing import ClassVar, Final
 from urllib.parse import quote
 
 from caisson_gate.errors import GateError
+from caisson_gate.policy import Policy
 from caisson_gate.rules import Inject
 
 MIN_LENGTH: Final = 8
@@ -136,6 +137,11 @@ class Credentials:
     def header(self, inject: Inject) -> tuple[bytes, bytes]:
         """The header that carries the credential. KeyError when it is not among these."""
         return inject.header.encode(), inject.prefix.encode() + self._values[inject.env]
+
+
+def credential_names(policy: Policy) -> list[str]:
+    """The credentials a policy injects, each once."""
+    return sorted({rule.inject.env for rule in policy.allow if rule.inject is not None})
 
 
 def placeholder(name: str) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from caisson_gate import wire
+from caisson_gate.credentials import credential_names, placeholder
 from caisson_gate.events import Journal
 from caisson_gate.listeners import Listeners
 from caisson_gate.load import bundle
@@ -132,7 +133,13 @@ class Gate:
     async def _check(self, request: wire.Message, descriptors: list[int]) -> dict[str, Any]:
         """Before there is a box: whether the policy can be taken, and which ports it wants listened on."""
         policy, _ = self._policy(request, descriptors)
-        return {"ports": ports(policy), "policy_sha256": policy.sha256, "warnings": list(policy.warnings)}
+        names = credential_names(policy)
+        return {
+            "ports": ports(policy),
+            "policy_sha256": policy.sha256,
+            "warnings": list(policy.warnings),
+            "env": {name: placeholder(name) for name in names},
+        }
 
     async def _open(self, request: wire.Message, descriptors: list[int]) -> dict[str, Any]:
         """Descriptors: the policy's text, then the box's sockets. All taken over, also by a refusal."""

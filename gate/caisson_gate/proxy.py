@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from caisson_gate.credentials import Credentials
+from caisson_gate.credentials import Credentials, credential_names
 from caisson_gate.errors import GateError
 from caisson_gate.proxy_room import Room
 
@@ -70,7 +70,7 @@ class Proxy:
 
     async def opened(self, served: Served) -> None:
         """A box is about to get its gate. CredentialUnusable, ReplayUnusable: then it must not get one."""
-        names = [rule.inject.env for rule in served.policy.allow if rule.inject is not None]
+        names = credential_names(served.policy)
         self._rooms[served.box] = Room(served, Credentials.named(names, self._environ))
 
     async def serve(self, arrival: Arrival, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -65,7 +65,7 @@ class Plan:
     @property
     def env(self) -> dict[str, str]:
         """For every command of the box."""
-        return self.process.env
+        return {**self.process.env, **self.process.placeholders.get(self.policy, {})}
 
     def binds(self, present: Sequence[str] = ()) -> list[Bind]:
         """The trust material. Below folders that a snapshot may lack only when it has them (``present``)."""
