@@ -26,8 +26,8 @@ from caisson_runner.boxes.engine import Bind, Command, Finished
 from caisson_runner.boxes.local import LocalEngine
 from caisson_runner.boxes.store import SnapshotSpec, Store
 
-ROOT = Path(__file__).parents[3]
-sys.path[:0] = [str(ROOT / "tests/gate"), str(ROOT / "tests/docker")]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docker"))
 from docker_daemon import Dockerd, dockerd, why_not
 from http_rig import World
 

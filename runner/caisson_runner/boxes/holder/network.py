@@ -66,9 +66,11 @@ def _step(stage: str, action: object, *arguments: object) -> socket.socket:
 
 def _has_ipv6() -> bool:
     try:
-        with open("/proc/sys/net/ipv6/conf/lo/disable_ipv6", "r+") as switch:
-            if switch.read().strip() != "0":
-                switch.write("0\n")  # a container's loopback may have it off
+        with open("/proc/sys/net/ipv6/conf/lo/disable_ipv6") as switch:
+            off = switch.read().strip() != "0"
+        if off:  # a container's loopback may have it off
+            with open("/proc/sys/net/ipv6/conf/lo/disable_ipv6", "w") as switch:
+                switch.write("0\n")
         socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).close()
     except OSError:
         return False  # this kernel has none, so neither has the box
