@@ -46,7 +46,7 @@ def bundle(name: str, environment: Mapping[str, str] | None = None) -> Sequence[
     if derived is not None:
         return derived
     path = policies() / f"{match[1]}.toml"
-    if not path.is_file():
+    if match[1] not in bundle_names():
         raise ValueError(f"is no bundle; there are apt, npm, pip, {', '.join(bundle_names())}")
     version, rules = parse_bundle(read(path), str(path))
     if match[2] and int(match[2]) != version:

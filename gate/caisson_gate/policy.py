@@ -97,12 +97,12 @@ def closed() -> Policy:
 
 def parse(data: bytes, source: str = "policy", bundles: Bundles | None = None) -> Policy:
     """Read a policy; pure. Raises PolicyError, with file, line and key, for what it does not know or cannot enforce."""
-    return _read(_open(data, source), bundles)
+    return _read(open_document(data, source), bundles)
 
 
 def parse_bundle(data: bytes, source: str) -> tuple[int, tuple[Rule, ...]]:
     """A bundle's file: its version, and allow rules whose ids begin with the bundle's name. Pure."""
-    top = _open(data, source)
+    top = open_document(data, source)
     if top.text("schema") != BUNDLE_SCHEMA:
         raise top.wrong("schema", f'must be "{BUNDLE_SCHEMA}"')
     version = top.integer("version", 0, 1, 999_999)
@@ -112,7 +112,8 @@ def parse_bundle(data: bytes, source: str) -> tuple[int, tuple[Rule, ...]]:
     return version, rules
 
 
-def _open(data: bytes, source: str) -> Reader:
+def open_document(data: bytes, source: str) -> Reader:
+    """The table of a TOML text, to be read strictly; PolicyError when it is none or too large."""
     if len(data) > MAX_BYTES:
         raise PolicyError(source, f"is larger than {MAX_BYTES} bytes")
     if not data.strip():

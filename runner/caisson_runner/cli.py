@@ -480,6 +480,89 @@ def redteam_routes(
     sys.exit(redteam_command(wanted, as_json, sarif, write_docs))
 
 
+@cli.group()
+def gate() -> None:
+    """Policies of the gate, on paper: check, explain and convert them before any box has one."""
+
+
+@gate.command("lint", epilog=EXIT_CODES)
+@click.argument("policy", type=click.Path(path_type=Path))
+@click.option("--strict", is_flag=True, help="Warnings fail: exit code 1.")
+@click.option("--expand", is_flag=True, help="Write the whole policy to stdout: bundles expanded, defaults filled in.")
+@json_option
+def gate_lint(policy: Path, strict: bool, expand: bool, as_json: bool) -> None:
+    """Say what is wrong with a policy, and what it lets through that may not be meant.
+
+    POLICY is a policy's TOML file, or a task (its folder or task.toml).
+
+    \b
+    caisson-run gate lint policy.toml
+    caisson-run gate lint policy.toml --expand > whole.toml
+    """
+    from caisson_runner.commands.gate import gate_lint_command
+
+    sys.exit(gate_lint_command(policy, strict, expand, as_json))
+
+
+@gate.command("explain", epilog=EXIT_CODES)
+@click.argument("policy", type=click.Path(path_type=Path))
+@click.argument("url")
+@click.option("-X", "--method", default="GET", show_default=True, help="The request's method.")
+@click.option("--phase", type=click.Choice(["build", "agent", "verify"]), default="agent", show_default=True)
+@click.option("--sni", help="Another server name in the TLS handshake than the URL's.")
+@click.option("--host", help="Another Host header than the URL's.")
+@click.option("--address", help="What the name resolves to.")
+@click.option("--length", type=click.IntRange(min=0), help="Bytes of the request's body.")
+@json_option
+def gate_explain(
+    policy: Path,
+    url: str,
+    method: str,
+    phase: str,
+    sni: str | None,
+    host: str | None,
+    address: str | None,
+    length: int | None,
+    as_json: bool,
+) -> None:
+    """Say what a policy makes of one URL: each step, the rule that decides, and the reason. Nothing is sent.
+
+    Exit code 0 when the request would pass, 1 when it would be refused.
+
+    \b
+    caisson-run gate explain policy.toml https://docs.example.test/guide
+    caisson-run gate explain policy.toml https://api.example.test/v1 -X POST --length 5000
+    """
+    from caisson_runner.commands.gate import gate_explain_command
+
+    known = {
+        "sni": None if sni is None else os.fsencode(sni),
+        "host": None if host is None else os.fsencode(host),
+        "address": address,
+        "length": length,
+    }
+    sys.exit(gate_explain_command(policy, url, method, phase, known, as_json))
+
+
+@gate.command("convert", epilog=EXIT_CODES)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--from",
+    "kind",
+    type=click.Choice(["harbor", "sandbox-runtime", "gh-aw"]),
+    help="The file's format; without it .toml is harbor, .json sandbox-runtime, everything else gh-aw.",
+)
+def gate_convert(file: Path, kind: str | None) -> None:
+    """Write the policy that another tool's file amounts to: a task.toml, sandbox-runtime settings, an agentic workflow.
+
+    \b
+    caisson-run gate convert my-task/task.toml > policy.toml
+    """
+    from caisson_runner.commands.gate import gate_convert_command
+
+    sys.exit(gate_convert_command(file, kind))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: errors of ours become one line on stderr and their documented exit code."""
     from caisson_runner.errors import CaissonError
