@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from caisson_gate import wire
 from caisson_gate.errors import GateError
@@ -26,6 +26,12 @@ STOP_S: Final = 15.0
 
 class GateLost(GateError):
     """The gate process has ended while it was needed. Its boxes have had no way out since."""
+
+
+class GateRefused(GateError):
+    """The gate does not take what it was given: a policy, a credential, a recording."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class GateMissing(GateError):
@@ -221,7 +227,7 @@ class GateProcess:
         finally:
             self._waiting.pop(number, None)
         if "failed" in answer:
-            raise GateError(str(answer["failed"]))
+            raise (GateRefused if answer["code"] == GateRefused.exit_code else GateError)(str(answer["failed"]))
         return answer
 
     async def check(self, policy: bytes, source: str) -> list[int]:

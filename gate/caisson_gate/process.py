@@ -117,7 +117,7 @@ class Gate:
         try:
             answer = await actions[request["op"]](request, descriptors)
         except Exception as problem:
-            answer = {"failed": f"{type(problem).__name__}: {problem}" if not str(problem) else str(problem)}
+            answer = {"failed": str(problem) or type(problem).__name__, "code": getattr(problem, "exit_code", 3)}
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

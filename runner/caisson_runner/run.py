@@ -219,6 +219,8 @@ async def run_one(session: Session, task: Task, agent: AgentPlan, run_id: str, o
                             await _work(box, watched, task, agent, grader, made, bundle.path("state/upper.tar.zst"))
                             await box.kill()
                     except GateError as lost:  # whatever the agent did from then on, it did without a way out
+                        if lost.exit_code == 2:
+                            raise
                         made.grades, made.trouble = None, str(lost)
                         await box.kill()
                 evidence = await watch.seal()
@@ -228,7 +230,7 @@ async def run_one(session: Session, task: Task, agent: AgentPlan, run_id: str, o
                 bundle.add_events(evidence.events_path)
             phases["work"] = time.monotonic() - begun
         except* (BoxError, GateError, WitnessError, VerifyError) as failures:
-            made.trouble = str(_first(failures))
+            made.trouble = _told(failures)
         verdict = _verdict(task, agent, made, harness, session.rules)
         _write(bundle, session, task, [agent], run_id, seed, made, verdict, harness, begun, started, phases)
     return read_result(out)
@@ -276,7 +278,7 @@ async def run_shared(
                 made.coverage = evidence.coverage
                 bundle.add_events(evidence.events_path)
         except* (BoxError, GateError, WitnessError, VerifyError) as failures:
-            made.trouble = str(_first(failures))
+            made.trouble = _told(failures)
         spurious = [slot for slot in slots if not slot.is_poison and not slot.passed]
         reason = made.trouble or f"{len(spurious)} honest slot(s) fail in the shared box"
         verdict = decide(None, Check("ground_truth", None if made.trouble else not spurious, reason, "shared"), None)
@@ -316,6 +318,14 @@ def _first(group: BaseExceptionGroup[Any]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _told(failures: BaseExceptionGroup[Any]) -> str:
+    """What the verdict `infra` says; a mistake of the user is raised instead."""
+    first = _first(failures)
+    if isinstance(first, GateError) and first.exit_code == 2:
+        raise first from None
+    return str(first)
 
 
 def _outcome(finished: Finished | None) -> dict[str, Any]:

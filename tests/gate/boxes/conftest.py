@@ -11,10 +11,11 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -87,20 +88,28 @@ class Rig:
             yield process
 
     @contextlib.asynccontextmanager
-    async def boxed(self, process: GateProcess, policy: str = WEB, **options: Any) -> AsyncIterator[Boxed]:
-        """A box behind the gate."""
+    async def boxed(
+        self,
+        process: GateProcess,
+        policy: str = WEB,
+        *,
+        files: Mapping[str, Path | bytes] = MappingProxyType({}),
+        java: bool = False,
+        **options: Any,
+    ) -> AsyncIterator[Boxed]:
+        """A box behind the gate, with these files in it; ``java``: they make the folder of Java's trust store."""
         self.boxes += 1
         folder = self.folder / f"out-{self.boxes}"
         folder.mkdir()
         ports = await process.check(policy.encode(), "policy.toml")
-        snapshot = await self.engine.snapshot(SnapshotSpec())
-        binds = [Bind(source, target) for source, target in process.files if "java" not in target]
+        snapshot = await self.engine.snapshot(SnapshotSpec(files=dict(files)))
+        binds = [Bind(source, target) for source, target in process.files if java or "java" not in target]
         async with self.engine.fork(snapshot, network="gate", binds=binds) as box:
             made = await listeners.listen(box, ports)
             opening = Opening(box.id, "r", policy.encode(), "policy.toml", folder, **options)
             gate = await process.open(opening, [(one.about, one.descriptor) for one in made])
             listeners.close(made)
-            yield Boxed(box, gate, folder, process.env)
+            yield Boxed(box, gate, folder, {**process.env, **process.placeholders[policy.encode()]})
 
     @contextlib.asynccontextmanager
     async def one(self, policy: str = WEB, *resolve: str, **options: Any) -> AsyncIterator[Boxed]:
