@@ -49,7 +49,12 @@ class Question:
     @property
     def kind_name(self) -> str:
         """``A``, ``AAAA``, …; the number where there is no name."""
-        return str(QTYPE.get(self.kind))
+        return kind_name(self.kind)
+
+
+def kind_name(kind: int) -> str:
+    """A record type's name; its number where it has none."""
+    return str(QTYPE.get(kind))
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def read_hello(first: bytes) -> Hello | None:
     at = 0
     while True:
         if len(first) < at + 5:
-            return _more(first)
+            break
         kind, major = first[at], first[at + 1]
         size = int.from_bytes(first[at + 3 : at + 5])
         if kind != 0x16 or major != 3 or not 0 < size <= 1 << 14:
@@ -59,13 +59,11 @@ def read_hello(first: bytes) -> Hello | None:
         if len(message) >= 4 and len(message) >= (whole := 4 + int.from_bytes(message[1:4])):
             return _parse(bytes(message[4:whole]))
         if len(first) < at + 5 + size:
-            return _more(first)
+            break
         at += 5 + size
-
-
-def _more(first: bytes) -> None:
     if len(first) >= MAX_HELLO:
         raise MalformedHello(f"no whole ClientHello in {MAX_HELLO} bytes")
+    return None
 
 
 class _Walk:

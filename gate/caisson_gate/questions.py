@@ -22,7 +22,7 @@ _BATCH: Final = 64
 """Datagrams answered before other work has its turn."""
 _STREAM_S: Final = 10.0
 """A stream that asks nothing for so long is closed."""
-_IPV6_PKTINFO: Final = 50
+_IP_PKTINFO, _IPV6_PKTINFO = 8, 50
 _ROOM: Final = socket.CMSG_SPACE(20) + socket.CMSG_SPACE(12)
 
 
@@ -85,7 +85,7 @@ class Questions:
             "malformed": self._malformed.total,
             "not_told_apart": self._tally.beyond + self._malformed.beyond,
             "repeated": [
-                {"name_dns": name.decode(), "qtype": str(dns.QTYPE.get(kind)), "verdict": verdict, "count": count}
+                {"name_dns": name.decode(), "qtype": dns.kind_name(kind), "verdict": verdict, "count": count}
                 for (verdict, name, kind), count in sorted(self._tally.repeated(), key=lambda one: -one[1])[:100]
             ],
         }
@@ -127,7 +127,7 @@ def _asked(ancillary: list[tuple[int, int, bytes]]) -> tuple[str, list[tuple[int
     for level, kind, data in ancillary:
         if (level, kind) == (socket.IPPROTO_IPV6, _IPV6_PKTINFO):
             return plain_address(str(IPv6Address(data[:16]))), [(level, kind, data[:16] + b"\0" * 4)]
-        if (level, kind) == (socket.IPPROTO_IP, socket.IP_PKTINFO):
+        if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):
             return socket.inet_ntoa(data[8:12]), [(level, kind, b"\0" * 4 + data[8:12] + b"\0" * 4)]
     return "", []
 

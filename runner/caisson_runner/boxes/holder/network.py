@@ -30,7 +30,7 @@ _RTA_OIF, _RTA_PREFSRC, _IFA_ADDRESS, _IFA_LOCAL = 4, 7, 1, 2
 _EEXIST: Final = 17
 _NETLINK_SOCK_DIAG: Final = 4
 _SO_ATTACH_FILTER: Final = 26
-_IPV6_RECVPKTINFO, _IPV6_FREEBIND = 49, 78
+_IP_PKTINFO, _IPV6_RECVPKTINFO, _IPV6_FREEBIND = 8, 49, 78
 _ETH_P_ALL: Final = 3
 
 Made = Iterator[tuple[dict[str, object], socket.socket]]
@@ -133,7 +133,7 @@ def _datagrams(port: int, six: bool) -> socket.socket:
         made.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
         made.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)  # else only assigned addresses may answer
     else:
-        made.setsockopt(socket.IPPROTO_IP, socket.IP_PKTINFO, 1)
+        made.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
     made.bind(("::" if six else "0.0.0.0", port))  # noqa: S104 - of the box
     return made
 
