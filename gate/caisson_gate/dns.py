@@ -79,6 +79,8 @@ def read(packet: bytes) -> Question:
     if questions != 1 or answers or authorities or more > 1:
         raise Malformed(f"{questions} questions, {answers + authorities + more} records", number)
     labels, at = _labels(packet, number)
+    if not labels:
+        raise Malformed("the root is no host", number)
     if len(packet) < at + 4:
         raise Malformed("cut short in the question", number)
     kind, group = struct.unpack_from("!2H", packet, at)

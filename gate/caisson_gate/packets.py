@@ -57,7 +57,7 @@ def read(ethertype: int, data: bytes) -> Packet:
             return _read_four(data)
         if ethertype == _IPV6:
             return _read_six(data)
-    except (struct.error, IndexError):
+    except (struct.error, IndexError, ValueError):
         pass
     return Packet("packet", f"ethertype {ethertype:#06x}", "", "", 0, 0, data, len(data))
 

@@ -69,7 +69,7 @@ class LocalBox:
         self.snapshot = snapshot
         self.limits = limits
         self.binds = binds
-        self.network = network
+        self.network: Network = network
         self.folder = store.home / "boxes" / self.id
         self.init_pid = 0
         self.cgroup: Cgroup | None = None
