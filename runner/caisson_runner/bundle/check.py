@@ -19,7 +19,7 @@ from caisson_runner.bundle.digests import Altered, Entry, entry_of, entry_of_byt
 from caisson_runner.bundle.dsse import Envelope
 from caisson_runner.bundle.errors import BundleDamaged, BundleError, NotTrusted
 from caisson_runner.bundle.keys import PublicKey
-from caisson_runner.bundle.reader import Bundle
+from caisson_runner.bundle.reader import Bundle, regular
 from caisson_runner.bundle.statement import SEAL, STATEMENT
 from caisson_runner.bundle.writer import MANIFEST, list_files
 
@@ -65,7 +65,7 @@ def verify(root: Path, known: Iterable[tuple[str, PublicKey]] = (), only: Public
 
 def _read(root: Path, name: str) -> bytes:
     try:
-        return (root / name).read_bytes()
+        return regular(root / name).read_bytes()
     except FileNotFoundError:
         if not root.is_dir() or not any((root / one).exists() for one in (STATEMENT, SEAL, MANIFEST)):
             raise BundleError(f"{root} is no bundle: it has no {MANIFEST}") from None

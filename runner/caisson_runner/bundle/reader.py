@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +45,7 @@ class Bundle:
     def open(cls, root: Path, *, verify: bool = False) -> Bundle:
         """Reads the manifest; with ``verify`` the signature and every file too."""
         try:
-            manifest = loads((root / MANIFEST).read_bytes(), f"{root}/{MANIFEST}")
+            manifest = loads(regular(root / MANIFEST).read_bytes(), f"{root}/{MANIFEST}")
         except OSError as error:
             raise BundleError(f"{root} is no bundle: {MANIFEST} cannot be read ({error.strerror})") from None
         form = manifest.get("format") if isinstance(manifest, dict) else None
@@ -69,7 +71,7 @@ class Bundle:
         if name not in self.files:
             raise BundleError(f"the bundle {self.root} has no {name}")
         try:
-            return (self.root / name).read_bytes()
+            return regular(self.root / name).read_bytes()
         except OSError as error:
             raise BundleDamaged(f"{name} in {self.root} cannot be read: {error.strerror}", name) from None
 
@@ -92,7 +94,7 @@ class Bundle:
         if not index.frames:
             return
         try:
-            with (self.root / EVENTS).open("rb") as file:
+            with regular(self.root / EVENTS).open("rb") as file:
                 yield from read_record(file, index, Wanted(start, end, pid, seq))
         except (RecordError, OSError) as error:
             raise BundleDamaged(f"{EVENTS} cannot be read: {error}", EVENTS) from None
@@ -110,7 +112,7 @@ class Bundle:
         """The state diff. A bundle without one has none."""
         if DIFF not in self.files:
             return
-        with (self.root / DIFF).open("rb") as file:
+        with regular(self.root / DIFF).open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
                     one = loads(line, f"line {number} of {DIFF}")
@@ -120,6 +122,13 @@ class Bundle:
                     )  # fmt: skip
                 except (BundleError, KeyError, TypeError, ValueError, AttributeError) as error:
                     raise BundleDamaged(f"line {number} of {DIFF} is no change: {type(error).__name__}", DIFF) from None
+
+
+def regular(path: Path) -> Path:
+    """The path of a plain file. Raises OSError for a link, a pipe or a device: a bundle of strangers holds none."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise OSError(errno.EINVAL, "no plain file", str(path))
+    return path
 
 
 def _table(manifest: dict[str, Any], root: Path) -> dict[str, Entry]:

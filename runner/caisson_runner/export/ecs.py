@@ -48,7 +48,7 @@ MAX_ARGS: Final = 256
 
 def lines(scene: Scene, records: Iterable[Record]) -> Iterator[bytes]:
     """The documents."""
-    actors = Actors()
+    actors = Actors(scene.harness())
     for record in records:
         actor = actors.before(record)
         value = document(scene, record, actor)
@@ -74,6 +74,7 @@ def document(scene: Scene, record: Record, actor: Actor) -> dict[str, Any]:
             "agent": scene.agent,
             "kind": record.kind.name.lower(),
             "op": op_name(record),
+            "harness": actor.harness,
             "time_ns": str(record.time_ns),
             "flags": flag_names(record.flags),
             "args": [str(one) for one in record.args],

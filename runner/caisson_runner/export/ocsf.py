@@ -48,7 +48,7 @@ _OPEN: Final = 14
 
 def lines(scene: Scene, records: Iterable[Record]) -> Iterator[bytes]:
     """The events, then the findings."""
-    actors = Actors()
+    actors = Actors(scene.harness())
     last = 0
     for record in records:
         actor = actors.before(record)
@@ -89,6 +89,7 @@ def event(scene: Scene, record: Record, actor: Actor) -> dict[str, Any]:
         if record.asked is not None:
             value["kernel"]["path"] = shown(record.asked)
     value["actor"] = {"process": _process(actor), "user": {"uid": str(record.uid)}}
+    value["unmapped"]["harness"] = actor.harness
     return value
 
 

@@ -41,7 +41,7 @@ def _about(scene: Scene) -> dict[str, Any]:
 
 def events(scene: Scene, records: Iterable[Record]) -> Iterator[dict[str, Any]]:
     """Trace events. Times count from the first record on."""
-    actors = Actors()
+    actors = Actors(scene.harness())
     begin: int | None = None
     last = 0
     for record in records:
@@ -71,6 +71,7 @@ def _slice(actor: Actor, begin: int, end: int, by: Record | None) -> Iterator[di
         "argv": command_line(actor.argv),
         "cwd": maybe(actor.cwd) or "",
         "parent": actor.ppid,
+        "by": "the harness's own check" if actor.harness else "the agent",
     }
     if by is None:
         arguments["end"] = "still running at the end"

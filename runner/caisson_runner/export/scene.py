@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -88,6 +88,8 @@ class Actor:
     parent_start_ns: int = 0
     began_ns: int = 0
     """When it became this program."""
+    harness: bool = False
+    """Started by the naive harness in the agent's box, not by the agent."""
 
     @property
     def name(self) -> str:
@@ -101,8 +103,9 @@ class Actor:
 class Actors:
     """Follows the records and knows who is who. Holds the processes that live, `MAX_ACTORS` at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, harness: Collection[int] = ()) -> None:
         self._alive: dict[tuple[int, int], Actor] = {}
+        self._harness = harness
 
     def before(self, record: Record) -> Actor:
         """The process of a record as it was when this began: an exec's is still the old program."""
@@ -110,6 +113,7 @@ class Actors:
         if actor is None:
             actor = Actor(record.pid, record.start_ns, ppid=record.ppid, parent_start_ns=record.parent_start_ns)
             actor.parent = self._alive.get((record.ppid, record.parent_start_ns))
+            actor.harness = record.pid in self._harness or (actor.parent is not None and actor.parent.harness)
             if len(self._alive) < MAX_ACTORS:
                 self._alive[record.identity] = actor
         if not (record.kind is Kind.EXEC and not record.error):
@@ -125,7 +129,7 @@ class Actors:
         if record.kind is Kind.FORK and not record.flags & Flag.THREAD:
             child = Actor(
                 record.args[0], record.args[2], record.comm, record.uid, record.gid, actor.program, actor.argv,
-                actor.cwd, actor, record.pid, record.start_ns, record.time_ns,
+                actor.cwd, actor, record.pid, record.start_ns, record.time_ns, actor.harness,
             )  # fmt: skip
             if len(self._alive) < MAX_ACTORS:
                 self._alive.setdefault(record.child, child)
