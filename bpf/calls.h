@@ -6,17 +6,6 @@
  */
 #pragma once
 
-/* Keeps an entry until the call's end. When no slot is free, the end says NO_ENTRY. */
-INLINE void keep_call(struct large_call *call)
-{
-	u64 key = (u32)bpf_get_current_pid_tgid();
-	u32 tid = key;
-
-	small_calls.update(&tid, (struct small_call *)call);
-	if (!fits_small(call->head.length, call->head.second))
-		large_calls.update(&key, call);
-}
-
 INLINE void keep_path(struct large_call *call, u64 path)
 {
 	long n = read_text(call->bytes, PATH_READ, (void *)path);
@@ -219,11 +208,11 @@ RAW_TRACEPOINT_PROBE(sys_exit)
 	struct pt_regs *regs = (struct pt_regs *)ctx->args[0];
 	long ret = ctx->args[1];
 	u64 whole = 0, arg[8] = {}, rule;
-	struct small_call *small;
+	struct call_head *head;
 	struct scratch *scratch;
 	u32 nr, cpu, tid;
 	struct rule *both;
-	struct box *box;
+	struct box *box = 0;
 	struct now *now;
 	int compat;
 
@@ -234,14 +223,16 @@ RAW_TRACEPOINT_PROBE(sys_exit)
 		return 0;
 	if (!both->word[0] && !task_is_compat())
 		return 0;
-	box = current_box();
-	if (!box)
-		return 0;
-	rule = rule_for(both, &compat);
-	if (is_unwanted(rule, box))
-		return 0;
-	cpu = bpf_get_smp_processor_id();
 	tid = bpf_get_current_pid_tgid();
+	rule = rule_for(both, &compat);
+	/* What was kept at entry was in a box and wanted, and its program looks for the box again. */
+	if (!(rule & RULE_ENTRY) || RULE_KIND(rule) == CAISSON_CROSS || RULE_SPECIAL(rule) == SPECIAL_SOCKETCALL ||
+	    !small_of(tid)) {
+		box = current_box();
+		if (!box || is_unwanted(rule, box))
+			return 0;
+	}
+	cpu = bpf_get_smp_processor_id();
 	scratch = scratches.lookup(&cpu);
 	if (!scratch)
 		return 0;
@@ -250,20 +241,20 @@ RAW_TRACEPOINT_PROBE(sys_exit)
 	now->key = rule & RULE_ENTRY ? tid : 0;
 	now->flags = 0;
 	if (RULE_SPECIAL(rule) == SPECIAL_SOCKETCALL) {
-		small = small_calls.lookup(&tid);
-		if (!small)
+		head = head_of(tid);
+		if (!head)
 			return 0;
-		nr = small->head.nr;
+		nr = head->nr;
 #pragma unroll
 		for (int i = 0; i < 6; i++)
-			arg[i] = small->head.arg[i];
+			arg[i] = head->arg[i];
 		both = rules.lookup(&nr);
 		if (!both)
 			return 0;
 		rule = both->word[0];
 	}
 	if (RULE_STAGE(rule) == STAGE_NONE || is_noise(rule, arg, ret) || (RULE_STAGE(rule) == STAGE_EXEC && ret >= 0) ||
-	    (RULE_KIND(rule) == CAISSON_CROSS && is_launcher(box))) {
+	    (RULE_KIND(rule) == CAISSON_CROSS && box && is_launcher(box))) {
 		forget_call(now);
 		return 0;
 	}
@@ -279,7 +270,9 @@ RAW_TRACEPOINT_PROBE(sys_exit)
 	for (int i = 0; i < 8; i++)
 		now->arg[i] = arg[i];
 	stages.call(ctx, RULE_STAGE(rule));
-	count_unreadable(box, RULE_KIND(rule)); /* that program is not there */
+	box = current_box();
+	if (box)
+		count_unreadable(box, RULE_KIND(rule)); /* that program is not there */
 	forget_call(now);
 	return 0;
 }

@@ -47,7 +47,7 @@ RAW_TRACEPOINT_PROBE(sched_process_exec)
 	if (!box)
 		return 0;
 	/* The caller may have been another thread; it has this one's number now. */
-	small_calls.delete(&old);
+	let_go(old);
 	large_calls.delete(&key);
 	members.update(&pid, &box_id);
 	if (!begin(b, box, CAISSON_EXEC, 0))

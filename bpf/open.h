@@ -21,12 +21,10 @@ int stage_open(struct bpf_raw_tracepoint_args *ctx)
 	ret = now->ret;
 	rule = now->rule;
 #ifdef CAISSON_HOOK_OPEN
-	struct small_call *told;
-	u32 tid = now->key;
+	struct call_head *told = head_of(now->key);
 
-	told = small_calls.lookup(&tid);
 	/* a request of io_uring that the hook has told was forgotten there */
-	if (!(now->flags & CAISSON_F_IO_URING) && (told ? told->head.told : ret >= 0)) {
+	if (!(now->flags & CAISSON_F_IO_URING) && (told ? told->told : ret >= 0)) {
 		forget_call(now);
 		return 0; /* told inside the call */
 	}
@@ -73,6 +71,6 @@ int stage_open(struct bpf_raw_tracepoint_args *ctx)
 			add_base(b, CAISSON_T_CWD_WALK, dirfd);
 	}
 	finish(b);
-	forget_kept(b, now);
+	forget_call(now);
 	return 0;
 }

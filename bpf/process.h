@@ -9,7 +9,7 @@ RAW_TRACEPOINT_PROBE(sched_process_fork)
 	u64 start = 0, box_id = 0;
 	struct box *box = find_box(&box_id);
 	struct build build, *b = &build;
-	struct small_call *call;
+	struct call_head *call;
 	struct caisson_rec *rec;
 	u32 tid = bpf_get_current_pid_tgid();
 	pid_t pid = 0, thread = 0;
@@ -24,9 +24,9 @@ RAW_TRACEPOINT_PROBE(sched_process_fork)
 	rec->arg[0] = pid;
 	rec->arg[1] = thread;
 	rec->arg[2] = start;
-	call = small_calls.lookup(&tid);
+	call = head_of(tid);
 	if (call)
-		rec->arg[3] = call->head.arg[0];
+		rec->arg[3] = call->arg[0];
 	process = pid;
 	if (pid != thread)
 		b->scratch->flags |= CAISSON_F_THREAD;
@@ -49,9 +49,9 @@ RAW_TRACEPOINT_PROBE(sched_process_exit)
 
 	if (pid == tid)
 		members.delete(&pid); /* also of a process that has left its box */
+	let_go(tid); /* likewise */
 	if (!box)
 		return 0;
-	small_calls.delete(&tid);
 	large_calls.delete(&key);
 	if (!begin(b, box, CAISSON_EXIT, 0))
 		return 0;

@@ -144,9 +144,11 @@ int stage_send(struct bpf_raw_tracepoint_args *ctx)
 	} else if (now->flags & CAISSON_F_IO_URING)
 		large = large_calls.lookup(&key);
 	else {
-		small = small_calls.lookup(&tid);
+		small = small_of(tid);
 		if (small)
 			head = &small->head;
+		else
+			large = large_calls.lookup(&key);
 	}
 	if (large)
 		head = &large->head;

@@ -200,7 +200,7 @@ int fexit__open(u64 *ctx)
 	if ((u64)name >= (u64)-4095)
 		return 0; /* from 7.x on it is called with names too that the kernel could not read; the end of the call tells these */
 	tid = bpf_get_current_pid_tgid();
-	call = small_calls.lookup(&tid);
+	call = small_of(tid);
 	if (call && !is_open_call(call->head.call)) {
 		if (!is_exec_call(call->head.call))
 			call = 0;
@@ -249,7 +249,7 @@ int security__connect(u64 *ctx)
 	if (!current_box())
 		return 0;
 	tid = bpf_get_current_pid_tgid();
-	call = small_calls.lookup(&tid);
+	call = small_of(tid);
 	if (!call || call->head.call != CALL_CONNECT)
 		return 0;
 	length = (u32)HOOK_ARG(2);

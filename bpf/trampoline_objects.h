@@ -16,7 +16,7 @@ INLINE int keep_changed(u64 mnt, u64 dentry)
 
 	if (!current_box())
 		return 0;
-	call = small_calls.lookup(&tid);
+	call = small_of(tid);
 	if (!call || call->head.call != CALL_CHANGE || call->head.told)
 		return 0;
 	held = claim_scratch();

@@ -10,6 +10,7 @@
 #include "lib/arch.h"
 #include "lib/build.h"
 #include "lib/path.h"
+#include "lib/kept.h"
 #include "lib/given.h"
 #include "lib/message.h"
 #include "open.h"

@@ -137,21 +137,19 @@ INLINE int go_on(struct build *b, struct box *box, struct now *now)
 	return 1;
 }
 
-INLINE int fits_small(u32 length, u32 second)
-{
-	return ((length + 7) & ~7u) + second <= SMALL_PATH;
-}
-
-/* What was kept of the call in hand: its head, or 0; the strings' address is left in the scratch. */
+/*
+ * What was kept of the call in hand: its head, or 0; the strings' address is left in the scratch. The head is a copy in
+ * the scratch: the verifier then need not follow what comes behind once for each place it may have lain in.
+ */
 INLINE struct call_head *kept_call(struct build *b, struct now *now)
 {
+	struct scratch *s = b->scratch;
 	struct small_call *small;
 	struct large_call *large;
 	u64 key = now->key;
 	u32 tid = key, cpu;
 
-	b->scratch->kept = 0;
-	b->scratch->large = 0;
+	s->kept = 0;
 	if (!key)
 		return 0;
 	if (now->flags & CAISSON_F_PENDING) { /* told by the program that has just read it */
@@ -160,20 +158,19 @@ INLINE struct call_head *kept_call(struct build *b, struct now *now)
 	} else if (now->flags & CAISSON_F_IO_URING) {
 		large = large_calls.lookup(&key);
 	} else {
-		small = small_calls.lookup(&tid);
-		if (!small)
-			return 0;
-		if (fits_small(small->head.length, small->head.second)) {
-			b->scratch->kept = (u64)small->bytes;
-			return &small->head;
+		small = small_of(tid);
+		if (small && fits_small(small->head.length, small->head.second)) {
+			s->kept = (u64)small->bytes;
+			s->head = small->head;
+			return &s->head;
 		}
 		large = large_calls.lookup(&key);
-		b->scratch->large = 1;
 	}
 	if (!large)
 		return 0;
-	b->scratch->kept = (u64)large->bytes;
-	return &large->head;
+	s->kept = (u64)large->bytes;
+	s->head = large->head;
+	return &s->head;
 }
 
 /* The call is over. */
@@ -189,26 +186,10 @@ INLINE void forget_call(struct now *now)
 		large_calls.delete(&key);
 		return;
 	}
-	small = small_calls.lookup(&tid);
-	if (!small)
-		return;
-	if (!fits_small(small->head.length, small->head.second))
+	small = small_of(tid);
+	if (!small || !fits_small(small->head.length, small->head.second))
 		large_calls.delete(&key);
-	small_calls.delete(&tid);
-}
-
-/* The same after `kept_call`, which has looked already. */
-INLINE void forget_kept(struct build *b, struct now *now)
-{
-	u64 key = now->key;
-	u32 tid = key;
-
-	if (!key || (now->flags & CAISSON_F_PENDING))
-		return;
-	if ((now->flags & CAISSON_F_IO_URING) || b->scratch->large)
-		large_calls.delete(&key);
-	if (!(now->flags & CAISSON_F_IO_URING))
-		small_calls.delete(&tid);
+	let_go(tid);
 }
 
 /* The flags every record of a call in hand has. */

@@ -44,6 +44,12 @@ struct small_call {
 	char bytes[SMALL_PATH];
 };
 
+/* A place in call_slots. */
+struct call_slot {
+	u64 owner;           /* the thread whose call lies here; 0: none */
+	struct small_call call;
+};
+
 struct large_call {
 	struct call_head head;
 	char bytes[LARGE_PATH + PATH_READ + 7];
@@ -54,7 +60,7 @@ struct large_call {
  * then an address keeps that way apart from all others, to the end. Read anew from here it is just a number.
  */
 struct now {
-	volatile u64 key;    /* of what was kept, in large_calls and (a thread) small_calls; 0 = nothing was */
+	volatile u64 key;    /* of what was kept, in large_calls and (a thread) slots; 0 = nothing was */
 	volatile u64 rule;
 	volatile u64 arg[8]; /* as passed; the last two stay 0 */
 	volatile s64 ret;
@@ -97,7 +103,7 @@ struct scratch {
 	volatile u32 length;     /* of the walk so far */
 	volatile u32 end;        /* how the walk ended */
 	volatile u64 kept;       /* address of what was kept at entry */
-	volatile u32 large;      /* it lies in large_calls too */
+	struct call_head head;   /* a copy of its head */
 	u64 span[SPAN_WORDS];    /* READ_SPAN */
 	struct now now;
 	u8 data[SCRATCH];
@@ -107,7 +113,11 @@ BPF_RINGBUF_OUTPUT(ring_shape, 1);                     /* only the shape of the 
 BPF_HASH_OF_MAPS(rings, u64, "ring_shape", BOXES);     /* slot -> ring; a box borrows one */
 BPF_HASH(boxes, u64, struct box, BOXES);               /* box cgroup id -> sequence and counters */
 BPF_ARRAY(levels, u32, ATTACH_LEVELS);                 /* depths of attached cgroups; the first 0 ends the list */
+#ifdef CAISSON_FETCH
+BPF_ARRAY(call_slots, struct call_slot, SMALL_SLOTS);
+#else
 BPF_HASH(small_calls, u32, struct small_call, SMALL_SLOTS);
+#endif
 BPF_HASH(large_calls, u64, struct large_call, LARGE_SLOTS); /* by thread, or by address of an io_uring request */
 BPF_ARRAY(scratches, struct scratch, CAISSON_CPUS);
 BPF_ARRAY(call_scratches, struct large_call, CAISSON_CPUS);
