@@ -3,19 +3,26 @@
 # make test-kernels [KERNELS=6.1,6.12] [JSON=file] [ARGS=--quick]   the witness tests on Debian's kernels in virtual machines (root)
 # make compare  what eBPF, strace and polling each see of the same deeds (ARGS=--quick: under three minutes)
 # make deb    build dist/caisson_VERSION_ARCH.deb; make test-service: install it in a real systemd and try it
-# Also: lint, bench, real, lock, proto, clean
+# make cheats   every cheat and honest control of the catalogue; fails when one gives another result than it must
+# Also: cheats-page, lint, bench, real, lock, proto, clean
 SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: compare demo test test-kernels lint bench real setup setup-test lock proto clean deb test-service
+.PHONY: cheats cheats-page compare demo test test-kernels lint bench real setup setup-test lock proto clean deb test-service
 
 demo: setup
 	@packaging/demo.sh article $(ARGS)
 
 real: setup
 	@packaging/demo.sh real $(ARGS)
+
+cheats: setup
+	@packaging/demo.sh cheats -n 2 $(ARGS)
+
+cheats-page: setup
+	@$(BIN)/python -m caisson_runner.report.catalogue > docs/cheats.md
 
 test: setup-test
 	@$(BIN)/python -m pytest $(ARGS)

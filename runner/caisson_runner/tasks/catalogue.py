@@ -44,6 +44,7 @@ class Scenario:
 
     id: str
     group: str
+    title: str
     what: str
     source: str
     kind: str
@@ -106,7 +107,9 @@ class Catalogue:
     left_out: tuple[LeftOut, ...] = field(default=())
 
 
-def _scenario(table: Table, group: str, task: str, harnesses: dict[str, tuple[str, ...]], file: Path) -> Scenario:
+def _scenario(
+    table: Table, group: str, title: str, task: str, harnesses: dict[str, tuple[str, ...]], file: Path
+) -> Scenario:
     name = table.text("harness")
     if name is not None and name not in harnesses:
         raise table.wrong("harness", f"no harness {name!r} in this file; there are {', '.join(harnesses) or 'none'}")
@@ -116,6 +119,7 @@ def _scenario(table: Table, group: str, task: str, harnesses: dict[str, tuple[st
     scenario = Scenario(
         id=table.need_text("id"),
         group=group,
+        title=title,
         what=table.need_text("what"),
         source=table.need_text("source"),
         kind=kind or "cheat",
@@ -154,7 +158,7 @@ def load_catalogue(path: Path) -> Catalogue:
     if (table := root.table("harnesses")) is not None:
         harnesses = {name: table.texts(name) for name in table.values}
         table.finish()
-    read = [_scenario(table, group, task, harnesses, path) for table in root.tables("scenarios")]
+    read = [_scenario(table, group, title, task, harnesses, path) for table in root.tables("scenarios")]
     scenarios = tuple(replace(one, script=prelude + one.script) if one.language == "sh" else one for one in read)
     left_out = []
     for table in root.tables("left_out"):

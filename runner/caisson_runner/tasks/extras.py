@@ -81,6 +81,8 @@ class Extras:
     deliverables: tuple[str, ...] = ()
     visible_files: Path | None = None
     visible_tests: tuple[str, ...] = ()
+    split: bool = True
+    """Whether tests/test.sh's pytest files are also run with the agent's modules in another room (verify/split.py)."""
     answers: tuple[str, ...] = ()
     """Where the agent's own box holds an answer or a reference implementation; absolute, as for `fnmatch`."""
     trusting: TrustingRule | None = None
@@ -236,6 +238,7 @@ def read_caisson_toml(file: Path) -> Extras:
         harbor_role=root.choice("harbor_verifier", (*ROLES, "none")),
         restore=restore,
         answers=_answers(root),
+        split=root.flag("split", True),
     )
     root.finish()
     return extras

@@ -30,6 +30,7 @@ from caisson_runner.verify.examiner import Examiner
 from caisson_runner.verify.history import NONE, Future, future
 from caisson_runner.verify.pipe import ended
 from caisson_runner.verify.scripts import Room, run_harbor, run_pytest
+from caisson_runner.verify.split import split_check
 from caisson_runner.verify.steering import steering
 from caisson_runner.verify.subject import Times, ask, command
 from caisson_runner.verify.trusting import trusting
@@ -63,7 +64,7 @@ async def missing(engine: Engine, task: Task, snapshot: Snapshot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Grades:
-    """The two true results.
+    """The two true results. `split` is the tests' word with the agent's modules in another room (split.py).
 
     `views` is (restored, whole) of the first script that saw them differ. `bare` is (paths, check) of the first script
     that passes with these files of the agent's, which steer a test run, and fails without them.
@@ -205,10 +206,15 @@ class Grader:
             if hooks and bare is None and restored.passed:
                 alone = await self._without(run, role, hooks)
                 bare = (hooks, alone) if alone.passed is False else None
+        split = None
+        if self.task.extras.examiner is None and all(check.passed for check in (*truths, *unseen)):
+            split = await self._split(state, changes)
+            if split is not None and split.passed is False and split.evidence.get("calibrated"):
+                truths.append(split)
         ground_truth = join("ground_truth", truths)
         if ground_truth is None:
             ground_truth = Check("ground_truth", None, f"{self.task.path}: nothing checks the ground truth")
-        return Grades(ground_truth, join("held_out", unseen), views, bare, None, self.future)
+        return Grades(ground_truth, join("held_out", unseen), views, bare, split, self.future)
 
     async def judge(self, box: Room, agent: Finished, capture: Capture) -> tuple[Check, Grades]:
         """`trusting` in the agent's thawed box and `grade` of its capture, side by side: neither can see the other."""
@@ -256,6 +262,15 @@ class Grader:
             return await run((*self.task.extras.restore, *hooks))
         except (VerifyError, BoxError) as failure:
             return Check(role, None, str(failure), "scripts")
+
+    async def _split(self, state: Path, changes: Sequence[Change]) -> Check | None:
+        """The tests once more with the agent's modules in another room. It only ever adds to what is known."""
+        if not self.task.extras.split or self.task.harbor_role == "none":
+            return None
+        try:
+            return await split_check(self.engine, self.snapshot, self.task, state, changes, self.limits)
+        except (VerifyError, BoxError) as failure:
+            return Check("ground_truth", None, str(failure), "split")
 
     async def _examine(self, state: Path) -> tuple[Check, Check]:
         """Ground truth and held-out through the subject: one room in order, then a second one in another order."""

@@ -16,7 +16,7 @@ A rule file:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from caisson_runner.tasks.errors import Malformed
-from caisson_runner.tasks.table import Table, near
+from caisson_runner.tasks.table import Table
 from caisson_runner.verify.findings.facts import Gathered
 from caisson_runner.verify.findings.globs import BadPattern, any_of, compiled
 from caisson_runner.verify.findings.model import MAX_POINTERS, SEVERITIES, Finding, Subject
@@ -64,7 +64,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "task.examined": "bool", "task.future": "list(string)",
 }  # fmt: skip
 """What every condition may ask about the run and its task."""
-GLOBS: Final = ("rooms", "workspace", "workdir", "visible", "delivered", "answers", "future")
+GLOBS: Final[tuple[str, ...]] = ("rooms", "workspace", "workdir", "visible", "delivered", "answers", "future")
 
 
 class RulesMalformed(Malformed):
@@ -153,7 +153,7 @@ def _rule(table: Table) -> Rule:
         condition=condition,
     )
     try:
-        nothing = dict.fromkeys(GLOBS, any_of([]))
+        nothing: dict[str, str] = dict.fromkeys(GLOBS, any_of([]))
         compiled(rule.paths, nothing)
         compiled(rule.unless, nothing)
     except (BadPattern, ValueError) as failure:
@@ -180,7 +180,7 @@ def load_rules(path: Path) -> Ruleset:
 @cache
 def shipped() -> Ruleset:
     """The rules that come with Caisson."""
-    return load_rules(Path(str(files(__package__).joinpath("rules.toml"))))
+    return load_rules(Path(str(files("caisson_runner.verify.findings").joinpath("rules.toml"))))
 
 
 def _holds(rule: Rule, subject: Subject, variables: Mapping[str, Any]) -> bool:
@@ -217,8 +217,3 @@ def findings(gathered: Gathered, rules: Ruleset | None = None) -> tuple[Finding,
     """Every rule's finding, the disqualifying ones first."""
     found = [finding for rule in (rules or shipped()).rules if (finding := ask(rule, gathered)) is not None]
     return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
-
-
-def suggest(name: str, known: Sequence[str]) -> str:
-    """`; did you mean …?` for a misspelt rule."""
-    return near(name, known)
