@@ -31,7 +31,7 @@ class Questions:
 
     def __init__(self, served: Served) -> None:
         self._served = served
-        self._tally = Tally[tuple[str, bytes, int]](_KEYS)
+        self._tally = Tally[tuple[str, bytes, int, str]](_KEYS)
         self._malformed = Tally[bytes](256)
 
     def answer(self, packet: bytes, over: str, server: tuple[str, int], src_port: int) -> bytes | None:
@@ -64,7 +64,7 @@ class Questions:
             address = None
         answer = dns.answer(question, None if address is None else lambda: address)
         verdict = ("report" if decision.reported else "allow") if decision.allowed else "deny"
-        if self._tally.seen((verdict, asked, question.kind)):
+        if self._tally.seen((verdict, asked, question.kind, about["orig_dst"][0])):
             served.journal.append(
                 "dns",
                 **about,
@@ -85,8 +85,16 @@ class Questions:
             "malformed": self._malformed.total,
             "not_told_apart": self._tally.beyond + self._malformed.beyond,
             "repeated": [
-                {"name_dns": name.decode(), "qtype": dns.kind_name(kind), "verdict": verdict, "count": count}
-                for (verdict, name, kind), count in sorted(self._tally.repeated(), key=lambda one: -one[1])[:100]
+                {
+                    "name_dns": name.decode(),
+                    "qtype": dns.kind_name(kind),
+                    "server": server,
+                    "verdict": verdict,
+                    "count": count,
+                }
+                for (verdict, name, kind, server), count in sorted(self._tally.repeated(), key=lambda one: -one[1])[
+                    :100
+                ]
             ],
         }
 
@@ -117,9 +125,8 @@ class Datagrams:
                     pass  # its buffer is full, or it is gone: it asks again, or not
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop answering. The socket stays the caller's."""
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
-        self._socket.close()
 
 
 def _asked(ancillary: list[tuple[int, int, bytes]]) -> tuple[str, list[tuple[int, int, bytes]]]:

@@ -21,6 +21,7 @@ from caisson_runner.redteam.errors import WorldRefused
 from caisson_runner.redteam.outside import Names, answer, unmasked
 
 TCP_PORTS: Final = (22, 25, 53, 80, 443, 853, 5432, 8080, 8443, 9418)
+TLS_PORTS: Final = (443, 853, 8443)
 UDP_PORTS: Final = (53, 137, 443, 3478, 5353, 5355, 9999)
 _MOST: Final = 1 << 20
 _ETH_P_ALL: Final = 3
@@ -71,7 +72,7 @@ class Canaries:
         self._datagrams.append(("host 127.0.0.1/udp", datagram))
         for name, where in ((f"\0{abstract}", "host abstract unix"), (str(folder / "outside.sock"), "host unix path")):
             self._streams.append((where, _unix(name, socket.SOCK_STREAM), None))
-        return {"host_port": stream.getsockname()[1]}
+        return {"host_port": stream.getsockname()[1], "host_udp_port": datagram.getsockname()[1]}
 
     def in_folder(self, folder: Path) -> None:
         """Sockets and a named pipe in a folder that boxes are shown."""
@@ -84,7 +85,7 @@ class Canaries:
     def in_world(self, context: ssl.SSLContext | None = None) -> dict[str, int]:
         """The world's: every port of interest on every address, its loopback, and whatever crosses its `lo`."""
         for port in TCP_PORTS:
-            tls = context if port in (443, 853, 8443) else None
+            tls = context if port in TLS_PORTS else None
             self._streams.append((f"world {port}/tcp", _bound("::", port, socket.SOCK_STREAM), tls))
         for port in UDP_PORTS:
             self._datagrams.append((f"world {port}/udp", _bound("::", port, socket.SOCK_DGRAM)))

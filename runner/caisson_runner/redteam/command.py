@@ -45,11 +45,13 @@ class Wanted:
     task: str = ""
     bases: tuple[str, ...] = ()
     out: Path | None = None
+    folder: Path | None = None
+    """Of other registers than those that come with Caisson."""
 
 
 def redteam_command(wanted: Wanted, as_json: bool, sarif: Path | None, write_docs: bool) -> int:
     """Run it and print it. 1 where something is not as it must be."""
-    folder = scenarios_root() / "routes"
+    folder = wanted.folder or scenarios_root() / "routes"
     routes = select(load_register(folder), wanted.only, wanted.quick)
     if write_docs and not PAGE.parent.is_dir():
         raise RedTeamError(f"no folder {PAGE.parent} here: run --write-docs in the repository")
@@ -111,10 +113,11 @@ async def _all(wanted: Wanted, out: Path) -> tuple[list[Outcome], dict[str, str]
     engines = ENGINES if wanted.engine == "all" else (wanted.engine,)
     if wanted.engine == "local":
         engines = ("local-root",) if root else ("local-rootless",)
+    networks = ("none",) if wanted.task else NETWORKS
     for engine in engines:
         orders = Orders(
-            engine, str(out), wanted.only, wanted.quick, NETWORKS, wanted.witness, wanted.docker_host,
-            task=wanted.task, bases=wanted.bases,
+            engine, str(out), wanted.only, wanted.quick, networks, wanted.witness, wanted.docker_host,
+            task=wanted.task, bases=wanted.bases, folder=str(wanted.folder or ""),
         )  # fmt: skip
         if engine != "local-rootless" and not root:
             absent[engine] = "it needs root"

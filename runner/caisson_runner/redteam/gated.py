@@ -36,6 +36,8 @@ class Told:
         for event in self.events:
             if event.get("verdict") == "deny" or event.get("reason_code"):
                 found.append(f"gate:{event.get('reason_code', 'unknown')}")
+            elif event.get("error"):  # an allowed request that broke off
+                found.append("gate:error")
             if recorder(event) == "packet":
                 found.append("no-listener")
         return list(dict.fromkeys(found))

@@ -89,7 +89,7 @@ def certificates(folder: Path) -> tuple[ssl.SSLContext, Path]:
         if name and len(made) < 1000:
             connection.context = context_for(name)
 
-    first.sni_callback = choose  # type: ignore[assignment]
+    first.sni_callback = choose
     return first, trusted
 
 

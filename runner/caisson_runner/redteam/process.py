@@ -32,6 +32,7 @@ from caisson_runner.interrupt import run_interruptible
 from caisson_runner.redteam import world
 from caisson_runner.redteam.canaries import Canaries, Held
 from caisson_runner.redteam.gated import open_gate
+from caisson_runner.redteam.prove import HostSide, prove
 from caisson_runner.redteam.register import NETWORKS, Route, load_register, select
 from caisson_runner.redteam.rig import Rig
 from caisson_runner.tasks.search import scenarios_root
@@ -39,6 +40,9 @@ from caisson_runner.witness import choose
 
 AT_ONCE: Final = 4
 """Boxes at a time: most of a box's life is waiting for the kernel."""
+_LONG: Final = 40
+"""Characters of a line that nobody writes twice by chance."""
+_MOST_ANSWER: Final = 1 << 18
 STAND_IN: Final = """
 import ctypes, sys
 secret = ctypes.create_string_buffer(sys.stdin.readline().strip().encode(), 256)
@@ -61,6 +65,8 @@ class Orders:
     home: str = ""
     task: str = ""
     bases: tuple[str, ...] = ()
+    folder: str = ""
+    """Of the registers; without it the routes that come with Caisson."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -90,6 +96,7 @@ def main() -> int:
             abstract = f"caisson-{secrets.token_hex(8)}"
             ports = canaries.on_host(places, abstract)
             canaries.in_folder(places / "shared")
+            host = HostSide(ports["host_port"], ports["host_udp_port"], abstract)
             world.enter()
             context, trusted = _certificates(places)
             ports |= canaries.in_world(context)
@@ -98,10 +105,10 @@ def main() -> int:
             facts = {
                 **ports, "allowed": "web.allowed.test", "denied": "web.denied.test", "elsewhere": "198.51.100.7",
                 "unix_path": str(places / "outside.sock"), "unix_abstract": abstract, "home": orders.home,
-                "secret_path": str(places / "secret"), "touch_path": str(places / "touched"), "fix": "",
+                "secret_path": str(places / "secret"), "touch_path": str(places / "touched"), "fix": [],
                 "runner": os.getpid(), "workdir": "/app", "proxy_port": 3128, "deadline_s": 6,
             }  # fmt: skip
-            run_interruptible(_run(orders, canaries, facts, places, trusted))
+            run_interruptible(_run(orders, canaries, facts, Outside(places, host, trusted)))
     except CaissonError as problem:
         tell(failed=str(problem), code=problem.exit_code)
     except BaseExceptionGroup as group:
@@ -158,26 +165,37 @@ async def _engine(orders: Orders) -> AsyncIterator[Engine]:
             yield local
 
 
-async def _run(orders: Orders, canaries: Canaries, facts: dict[str, Any], places: Path, trusted: Path | None) -> None:
-    folder = scenarios_root() / "routes"
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What was made outside any box. ``trusted`` is the authority of the world's servers, None without a gate."""
+
+    places: Path
+    host: HostSide
+    trusted: Path | None
+
+
+async def _run(orders: Orders, canaries: Canaries, facts: dict[str, Any], outside: Outside) -> None:
+    folder = Path(orders.folder) if orders.folder else scenarios_root() / "routes"
+    places = outside.places
     routes = [r for r in select(load_register(folder), orders.globs, orders.quick) if orders.engine in r.engines]
     witness = choose(orders.witness)
     async with contextlib.AsyncExitStack() as stack:
         try:
             engine = await stack.enter_async_context(_engine(orders))
-            snapshot = await _snapshot(engine, orders)
+            snapshot = await _snapshot(engine, orders, facts)
         except BoxError as problem:
             tell(absent=str(problem))
             return
         facts |= stack.enter_context(_stand_in(canaries.held.secret))
         await canaries.start()
         stack.push_async_callback(canaries.stop)
+        await prove(canaries, outside.host, places, outside.trusted is not None)
         rig = Rig(
             engine, orders.engine, snapshot, witness, canaries, facts, places / "shared", Path(orders.out),
-            places / "touched",
+            places / "touched", workdir=snapshot.workdir,
         )  # fmt: skip
         if "gate" in orders.networks:
-            await _open_gate(rig, stack, places, trusted)
+            await _open_gate(rig, stack, places, outside.trusted)
         tell(say=f"{orders.engine}: witness {witness.name} ({witness.reason})")
         await _all(
             rig, [(route, network) for network in orders.networks for route in routes if network in route.networks]
@@ -202,8 +220,27 @@ def _certificates(places: Path) -> tuple[ssl.SSLContext | None, Path | None]:
         return None, None
 
 
-async def _snapshot(engine: Engine, orders: Orders) -> Snapshot:
-    return await engine.snapshot(SnapshotSpec(label="redteam"))
+async def _snapshot(engine: Engine, orders: Orders, facts: dict[str, Any]) -> Snapshot:
+    """What the boxes are forked from: a bare one, or the task's."""
+    if not orders.task:
+        return await engine.snapshot(SnapshotSpec(label="redteam"))
+    from caisson_runner.tasks import load_task
+    from caisson_runner.tasks.snapshot import parse_bases, snapshot_spec
+
+    task = load_task(orders.task)
+    facts["workdir"], facts["fix"] = task.workdir, answers_of(task.solution_dir)
+    return await engine.snapshot(snapshot_spec(task, parse_bases(orders.bases)))
+
+
+def answers_of(folder: Path | None) -> list[str]:
+    """Long lines of a task's own solution: in an image they would be the answer."""
+    found: dict[str, None] = {}
+    for path in sorted(folder.rglob("*")) if folder is not None else ():
+        if path.is_file() and path.stat().st_size < _MOST_ANSWER:
+            for line in path.read_text("utf-8", "replace").splitlines():
+                if len(line.strip()) >= _LONG and not line.lstrip().startswith(("#", "//", "import ", "from ")):
+                    found[line.strip()] = None
+    return list(found)[:20]
 
 
 async def _all(rig: Rig, pairs: Sequence[tuple[Route, str]]) -> None:

@@ -167,8 +167,10 @@ class Rig:
         reached += [one for one in wrongly if one not in reached]
         told = gated.read(folder) if network == "gate" else gated.Told(())
         blocked_by = [*told.blockers(), *blame.blockers(deed for deed in said.deeds if deed.errno)]
-        blocked_by = blocked_by or blame.of_saw(route.name, dict(said.saw))
-        recorded_by, evidence = recorded(self.witness.name, said.deeds, records, told, folder.relative_to(self.out))
+        blocked_by = list(dict.fromkeys(blocked_by)) or blame.of_saw(route.name, dict(said.saw))
+        excused = self.witness.name in route.silent
+        place = folder.relative_to(self.out)
+        recorded_by, evidence = recorded(self.witness.name, said.deeds, records, told, place, excused)
         verdict = REACHED if reached else BLOCKED
         complaints, note = complain(
             route, self.name, network, self.witness.name, verdict, reached, blocked_by, recorded_by, wrongly
@@ -214,6 +216,8 @@ class _Sibling:
 def read(finished: Finished) -> Said:
     """The script's line. A script that wrote none did not perform."""
     text = finished.stdout.strip().rpartition(b"\n")[2]
+    if finished.exit_code in (126, 127) and finished.detail:
+        return Said(INAPPLICABLE, f"the image cannot run it: {finished.detail[:200]}", (), {}, b"")
     if not text:
         last = finished.stderr[-300:].decode("utf-8", "replace").strip().rpartition("\n")[2]
         return Said(NOT_PERFORMED, f"no word from it ({finished.outcome.value}: {last})", (), {}, b"")
@@ -229,13 +233,23 @@ def read(finished: Finished) -> Said:
 
 
 def recorded(
-    witness: str, deeds: Sequence[Deed], records: Sequence[Record], told: gated.Told, folder: Path
+    witness: str,
+    deeds: Sequence[Deed],
+    records: Sequence[Record],
+    told: gated.Told,
+    folder: Path,
+    excused: bool = False,
 ) -> tuple[list[str], list[str]]:
-    """Who recorded every try, and where: (recorders, references). Nobody, when one try is in no record."""
+    """Who recorded every try, and where: (recorders, references). Nobody, when one try is in no record.
+
+    With ``excused`` (the witness cannot see all of this route) what sent nothing need not be: the gate has no record of
+    a socket that was only made or bound.
+    """
     marks = matching.judge(deeds, sights.of_records(records))
     seen = [mark.word == matching.SEEN for mark in marks]
     by_gate = [_told_of(deed, told) for deed in deeds]
-    if not deeds or not all(one or other for one, other in zip(seen, by_gate, strict=True)):
+    idle = [excused and bool(told.events) and deed.op not in ("connect", "sendto") for deed in deeds]
+    if not deeds or not all(map(any, zip(seen, by_gate, idle, strict=True))):
         return [], []
     recorders = [f"witness ({witness})"] if all(seen) else []
     recorders += told.recorders()

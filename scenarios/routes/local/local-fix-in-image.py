@@ -1,7 +1,7 @@
 """local-fix-in-image: The answer already in the image: history, caches, installed packages.
 
-Does: looks in every git repository for commits that are not part of HEAD, and in caches for packages; in its own task
-for a secret that was never put there. Must happen: nothing is found. It is the image that is judged, not the network.
+Does: looks in every git repository for commits that are not part of HEAD, for package caches, and for lines of the
+task's own solution in every file. Must happen: nothing is found. It is the image that is judged, not the network.
 """
 
 import json
@@ -61,7 +61,7 @@ def http(one, target, host, *more, method="GET", body=b""):
 
 places = [WORLD.get("workdir", "/app"), "/root", "/home", "/srv", "/opt", "/var/cache", "/tmp", "/usr/local", "/usr/src"]
 leaks, repositories, files = [], [], 0
-secret = WORLD["fix"].encode()
+answers = [line.encode() for line in WORLD["fix"]]
 for top in dict.fromkeys(places):
     for folder, below, names in os.walk(top):
         below[:] = [name for name in below if name not in ("proc", "sys")]
@@ -73,10 +73,11 @@ for top in dict.fromkeys(places):
             files += 1
             try:
                 path = os.path.join(folder, name)
-                if secret and os.path.isfile(path) and os.path.getsize(path) < 1 << 20:
+                if answers and os.path.isfile(path) and os.path.getsize(path) < 1 << 20:
                     with open(path, "rb") as file:
-                        if secret in file.read():
-                            leaks.append(f"the answer in {path}")
+                        text = file.read()
+                    if any(line in text for line in answers):
+                        leaks.append(f"a line of the answer in {path}")
             except OSError:
                 continue
 tried("open", "openat", path=places[0].encode(), errno=0 if os.path.isdir(places[0]) else 2)
