@@ -71,6 +71,12 @@ class Listeners:
         finally:
             writer.close()
 
+    def _close_all(self) -> None:
+        """Also what was never served, when the start failed. In a thread: the kernel lets the closer of a packet
+        socket wait until no processor looks at it any more, and other boxes are being served."""
+        for _, sock in self._made:
+            sock.close()
+
     async def close(self) -> dict[str, Any]:
         """End every connection and every socket; what was counted."""
         for server in self._servers:
@@ -82,8 +88,7 @@ class Listeners:
         for datagrams in self._datagrams:
             datagrams.close()
         packets = [recorder.close() for recorder in self._recorders]
-        for _, sock in self._made:
-            sock.close()  # also what was never served, when the start failed
+        await asyncio.to_thread(self._close_all)
         return {
             "connections": self._front.total,
             "turned_away": self._front.turned_away,

@@ -150,14 +150,13 @@ class Recorder:
         )
 
     def close(self) -> dict[str, Any]:
-        """Read what is left and stop; how much there was, for the box's last event."""
+        """Read what is left and stop; how much there was, for the box's last event. The socket stays the caller's."""
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
         self._readable(1 << 14)
         try:
             seen, dropped = struct.unpack("II", self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
         except OSError:
             seen = dropped = 0
-        self._socket.close()
         most = sorted(self._tally.repeated(), key=lambda one: -one[1])[:200]
         return {
             "seen": seen,

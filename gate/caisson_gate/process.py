@@ -199,7 +199,7 @@ class Gate:
             self._boxes.pop(box, None)
             served.journal.append("gate", what=why, counts=counts)
             events, digest = served.journal.head()
-            served.journal.close()
+            await asyncio.to_thread(served.journal.close)  # waits for the disk
         return {"events": events, "sha256": digest, "counts": counts}
 
 
