@@ -56,13 +56,14 @@ def gate_explain_command(path: Path, url: str, method: str, phase: str, known: d
     except NotAUrl as problem:
         raise NoSuchUrl(f"{url!r:.200} is no URL: {problem}") from None
     last = steps[-1].decision
+    host = next((step.decision.host for step in reversed(steps) if step.decision.host), None)
     if as_json:
         emit(
             {
                 "url": url,
                 "allowed": last.allowed,
                 "policy_sha256": policy.sha256,
-                "host": last.host.text if last.host else None,
+                "host": host.text if host else None,
                 "port": last.port,
                 "path": last.path.decode("ascii", "replace"),
                 "steps": [
@@ -80,7 +81,7 @@ def gate_explain_command(path: Path, url: str, method: str, phase: str, known: d
             }
         )
         return 0 if last.allowed else 1
-    reads = f"{last.host.authority}, port {last.port}" if last.host else "no host"
+    reads = f"{host.authority}, port {last.port}" if host else "no host"
     print(one_line(f"{method} {url}"))
     print(f"  reads as  {reads}" + (f", path {last.path.decode('ascii', 'replace')}" if last.path else ""))
     print(f"  policy    {policy.network_mode}, {policy.action}, phase {phase}, sha256 {policy.sha256[:12]}…")
