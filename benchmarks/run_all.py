@@ -1,4 +1,4 @@
-"""Every benchmark, one after the other. Starts a tracerd of its own when root and none answers."""
+"""The benchmarks of boxes and witness, one after the other. Starts a tracerd of its own when root and none answers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,16 @@ def answers() -> bool:
     return subprocess.run([*TRACERD, "status"], capture_output=True, check=False).returncode == 0
 
 
+def run(names: tuple[str, ...]) -> list[str]:
+    """Those that failed."""
+    failed = []
+    for name in names:
+        print(f"\n== {name}", flush=True)
+        if subprocess.run([sys.executable, str(HERE / f"{name}.py"), *sys.argv[1:]], check=False).returncode != 0:
+            failed.append(name)
+    return failed
+
+
 def main() -> None:
     daemon = None
     if os.geteuid() == 0 and not answers():
@@ -25,16 +35,16 @@ def main() -> None:
         deadline = time.monotonic() + 30
         while not answers() and daemon.poll() is None and time.monotonic() < deadline:
             time.sleep(0.2)
-    failed = []
     try:
-        for name in ("fork_cost", "suite_rate", "witness_overhead"):
-            print(f"\n== {name}", flush=True)
-            if subprocess.run([sys.executable, str(HERE / f"{name}.py"), *sys.argv[1:]], check=False).returncode != 0:
-                failed.append(name)
+        failed = run(("fork_cost", "suite_rate", "witness_overhead"))
     finally:
         if daemon is not None:
             daemon.terminate()
             daemon.wait()
+    if os.geteuid() == 0:
+        if answers():
+            print("\na tracerd runs on this machine: what follows as 'no programs' and 'bare' has its programs too")
+        failed += run(("witness_floor", "witness_bench"))
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -242,19 +242,30 @@ def starts(root: Path) -> None:
     for label, warm in (
         ("cold, compiled", False), ("cold, kept programs", False), ("warm, pins in place", True),
     ):  # fmt: skip
-        seconds, memory = started(root, cache, warm)
-        rows.append((label, f"{seconds:.2f}", f"{memory:.0f}"))
-    table("Start of the daemon, self-test included (aims: 2 s cold, 0.3 s warm, 60 MB)", ("start", "s", "MB"), rows)
+        found = []
+        for _ in range(3):
+            if label == "cold, compiled":
+                shutil.rmtree(cache, ignore_errors=True)
+            found.append(started(root, cache, warm))
+        seconds, cpu, memory = (min(column) for column in zip(*found, strict=True))
+        rows.append((label, f"{seconds:.2f}", f"{cpu:.2f}", f"{memory:.0f}"))
+    table(
+        "Start of the daemon, self-test included, least of 3 (aims: 2 s cold, 0.3 s warm, 60 MB)",
+        ("start", "s", "CPU s", "MB"),
+        rows,
+    )
 
 
-def started(root: Path, cache: Path, warm: bool) -> tuple[float, float]:
-    """One start in folders of its own; a warm one comes after a daemon that was killed."""
+def started(root: Path, cache: Path, warm: bool) -> tuple[float, float, float]:
+    """One start in folders of its own: (seconds, of CPU, MB). A warm one comes after a daemon that was killed."""
     rig = Rig(root)
-    took = memory = 0.0
-    environment = {**os.environ, "CAISSON_CACHE": str(cache)}
+    took = cpu = memory = 0.0
+    # As installed: an installation has compiled its Python, a checkout under test may not be allowed to.
+    environment = {**os.environ, "CAISSON_CACHE": str(cache), "PYTHONPYCACHEPREFIX": str(root / "python")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-m", "caisson_tracerd.cli", "serve", *rig.places, "--unload-on-exit"]
     for again in (True, False) if warm else (False,):
-        begun = time.monotonic()
+        begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         assert process.stderr is not None
         while "ready" not in (line := process.stderr.readline()):
@@ -265,7 +276,9 @@ def started(root: Path, cache: Path, warm: bool) -> tuple[float, float]:
         memory = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
         process.send_signal(signal.SIGKILL if again else signal.SIGTERM)
         process.communicate()
-    return took, memory
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return took, cpu, memory
 
 
 def main() -> None:
