@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 
 from caisson_gate import wire
 from caisson_gate.errors import GateError
+from caisson_gate.rights import own_uid
 
 START_S: Final = 60.0
 """Until the process is ready: a second here, on a busy machine more."""
@@ -61,6 +62,7 @@ class GateBox:
 
     gate: GateProcess
     box: str
+    folder: Path
     policy_sha256: str
     warnings: tuple[str, ...]
     closed: dict[str, Any] = field(default_factory=dict)
@@ -73,7 +75,10 @@ class GateBox:
     async def close(self) -> None:
         """No way out any more; everything is on disk. Idempotent. GateLost when the process ended before."""
         if not self.closed:
-            self.closed = await self.gate.ask({"op": "close", "box": self.box})
+            try:
+                self.closed = await self.gate.ask({"op": "close", "box": self.box})
+            finally:
+                await asyncio.to_thread(_take_back, self.folder)
 
 
 class GateProcess:
@@ -238,7 +243,15 @@ class GateProcess:
         return list(answer["ports"])
 
     async def open(self, opening: Opening, listeners: Sequence[tuple[dict[str, Any], int]]) -> GateBox:
-        """Serve a box on these sockets, which stay the caller's to close. GateError when the policy is refused."""
+        """Serve a box on these sockets, which stay the caller's to close. GateError when the policy is refused.
+
+        The folder is the gate's until `GateBox.close`, or until the process is gone.
+        """
+        if (uid := own_uid()) is not None:
+            try:
+                os.chown(opening.folder, uid, uid)
+            except OSError as problem:
+                raise GateError(f"{opening.folder}: the gate cannot write there ({problem.strerror})") from None
         request = {
             "op": "open",
             "box": opening.box,
@@ -252,7 +265,7 @@ class GateProcess:
         }
         with _held(opening.policy) as policy:
             answer = await self.ask(request, (policy, *(descriptor for _, descriptor in listeners)))
-        return GateBox(self, opening.box, answer["policy_sha256"], tuple(answer["warnings"]))
+        return GateBox(self, opening.box, opening.folder, answer["policy_sha256"], tuple(answer["warnings"]))
 
 
 @contextlib.contextmanager
@@ -266,6 +279,16 @@ def _held(text: bytes) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _take_back(folder: Path) -> None:
+    """What the gate wrote as another user belongs to ours from now on."""
+    if own_uid() is None or not folder.is_dir():
+        return
+    uid, gid = os.geteuid(), os.getegid()
+    for _, folders, files, here in os.fwalk(folder):
+        for name in (".", *folders, *files):
+            os.chown(name, uid, gid, dir_fd=here, follow_symlinks=False)
 
 
 def _ending(code: int | None) -> str:

@@ -28,6 +28,7 @@ from caisson_gate.policy import Policy, parse
 from caisson_gate.pool import Pool
 from caisson_gate.ports import ports
 from caisson_gate.resolve import Resolver, parse_pin
+from caisson_gate.rights import give_up
 from caisson_gate.served import Served
 
 GRACE_S: Final = 10.0
@@ -69,8 +70,10 @@ class Gate:
         authority = Authority(self._run)
         self._proxy = Proxy(self._boxes, authority, self._upstream_ca)
         await self._proxy.start()
+        trust = self._write_trust(authority.trust())
+        give_up()  # before the first byte of a box is read
         asyncio.get_running_loop().add_reader(self._control.fileno(), self._readable)
-        self._say({"ready": True, **self._write_trust(authority.trust())})
+        self._say({"ready": True, **trust})
         await self._gone.wait()
         for box in list(self._boxes):
             with contextlib.suppress(Exception):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from caisson_gate.client import GateLost, GateProcess, Opening
 from caisson_gate.errors import GateError
+from caisson_gate.rights import GATE_UID
 from caisson_runner.boxes import listeners
 from caisson_runner.boxes.errors import RequestError
 from caisson_runner.boxes.store import SnapshotSpec
@@ -152,3 +153,22 @@ async def test_nothing_is_left_when_the_runner_is_killed(local_rig: Rig, tmp_pat
     await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     kinds = [json.loads(line) for line in journal.read_bytes().splitlines()]
     assert kinds[-1]["what"] == "the runner is gone"
+
+
+@pytest.mark.root
+async def test_a_gate_of_root_is_no_root_while_it_serves_and_leaves_its_files_to_root(local_rig: Rig):
+    if os.geteuid() != 0:
+        pytest.skip("this run is a plain user's: the gate is the user")
+    async with local_rig.world.upstream("web.test", hello), local_rig.process() as process:
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        assert set(status["Uid"].split()) == {str(GATE_UID)}
+        assert status["Groups"].strip() == ""
+        assert int(status["CapEff"], 16) == int(status["CapPrm"], 16) == 1 << 2
+        assert int(status["CapBnd"], 16) == int(status["CapInh"], 16) == 0
+        assert status["NoNewPrivs"].strip() == "1"
+        async with local_rig.boxed(process, record=True) as boxed:
+            assert (await boxed.sh("curl -sS https://web.test/")).ok
+            await boxed.closed()
+            owners = {path.stat().st_uid for path in (boxed.folder, *boxed.folder.rglob("*"))}
+    assert owners == {0}
