@@ -32,6 +32,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -60,12 +61,17 @@ MAX_LIST: Final = 256
 MAX_LINE: Final = 1 << 20
 """A reader takes no longer line."""
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True, ensure_ascii=True, allow_nan=False)
 _HARMLESS = re.compile("[\x20-\x7e\u00a1-\u024f]*")
 """Text that reads the same to a person, a terminal and a JSON parser. Everything else is base64."""
 
 
 class Wide(bytes):
     """A string with a wider bound: targets and header values, which replay needs whole."""
+
+
+class Ready(dict[str, Any]):
+    """A part of an event that is plain JSON already."""
 
 
 MAX_WIDE: Final = 40_000
@@ -81,6 +87,15 @@ class JournalDamaged(Exception):
 
 def bounded(value: bytes | str, limit: int = MAX_TEXT) -> Any:
     """A string from a box, safe for JSON: text, or base64 where it is not harmless text, cut at ``limit`` bytes."""
+    return _known(value) if len(value) < 200 else _bounded(value, limit)
+
+
+@lru_cache(maxsize=4096)
+def _known(value: bytes | str) -> Any:
+    return _bounded(value, MAX_TEXT)
+
+
+def _bounded(value: bytes | str, limit: int) -> Any:
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
     if len(raw) > limit:
         return {"b64": _b64(raw[:limit]), "len": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
@@ -193,10 +208,13 @@ def _decode(line: bytes, number: int) -> dict[str, Any]:
 
 
 def _encode(event: Mapping[str, Any]) -> bytes:
-    return json.dumps(event, separators=(",", ":"), sort_keys=True, ensure_ascii=True, allow_nan=False).encode()
+    return _ENCODER.encode(event).encode()
 
 
 def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind is int or kind is bool or kind is Ready or value is None:
+        return value
     if isinstance(value, Wide):
         return bounded(value, MAX_WIDE)
     if isinstance(value, bytes | str):

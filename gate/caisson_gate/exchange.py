@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from caisson_gate.bodies import Body
 from caisson_gate.decide import Reason
-from caisson_gate.events import Wide
+from caisson_gate.events import MAX_LIST, MAX_WIDE, Ready, bounded
 from caisson_gate.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -204,11 +205,24 @@ def body_fields(name: str, body: Body | None) -> dict[str, Any]:
     }
 
 
-def head_fields(room: Room, version: bytes, pairs: Pairs, **more: Any) -> dict[str, Any]:
+def head_fields(room: Room, version: bytes, pairs: Pairs, **more: Any) -> Ready:
     """A head's part of an event. Values that authorise somebody are not for a bundle: name and length are."""
-    shown = []
+    shown: list[Any] = []
+    redact = room.redactor.whole if room.redactor else None
     for name, value in pairs:
-        if _SECRET_HEADERS.fullmatch(name) and not _PLACEHOLDER.fullmatch(value):
+        if redact is not None:
+            name, value = redact(name), redact(value)
+        if _authorises(name) and not _PLACEHOLDER.fullmatch(value):
             value = b"[masked, %d bytes]" % len(value)
-        shown.append((room.redactor.whole(name), Wide(room.redactor.whole(value))))
-    return {"version": version, "headers": shown, **more}
+        shown.append([bounded(name), bounded(value, MAX_WIDE)])
+    if len(shown) > MAX_LIST:
+        shown[MAX_LIST:] = [{"left_out": len(shown) - MAX_LIST}]
+    made = Ready(version=bounded(version), headers=shown)
+    for key, extra in more.items():
+        made[key] = bounded(extra) if isinstance(extra, bytes) else extra
+    return made
+
+
+@lru_cache(maxsize=4096)
+def _authorises(name: bytes) -> bool:
+    return _SECRET_HEADERS.fullmatch(name) is not None

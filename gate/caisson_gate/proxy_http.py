@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,11 +18,18 @@ from caisson_gate.refusal import GATE_FAILED, HEADER, NOT_RECORDED, UPSTREAM_FAI
 from caisson_gate.rewriting import planned, prepare, rewrite, without_body
 
 if TYPE_CHECKING:
+    from caisson_gate.answers import Planned
     from caisson_gate.heads import MalformedHead, UnwantedProtocol
     from caisson_gate.proxy_connection import GateConnection
 
 CHUNK: Final = 1 << 16
-_NOT_FORWARDED: Final = frozenset({b"proxy-connection", b"proxy-authorization", b"alt-used", b"http2-settings"})
+_OVERRIDES: Final = frozenset(
+    b"forwarded x-forwarded-host x-forwarded-server x-forwarded-uri x-forwarded-path x-forwarded-prefix x-host "
+    b"x-original-host x-original-url x-original-uri x-rewrite-url x-http-method x-http-method-override "
+    b"x-method-override".split()
+)
+"""By these some upstreams take another host, path or method than the one that was decided on."""
+_NOT_FORWARDED: Final = _OVERRIDES | {b"proxy-connection", b"proxy-authorization", b"alt-used", b"http2-settings"}
 _NOT_ANSWERED: Final = frozenset({b"alt-svc", b"proxy-authenticate", b"proxy-connection", HEADER.encode()})
 _READABLE: Final = frozenset({b"", b"identity", b"gzip", b"x-gzip", b"deflate"})
 
@@ -59,24 +66,32 @@ class Requests:
         """The box broke HTTP/2; its connection ends."""
         self.gate.deny("http", Reason.MALFORMED, problem, **self.gate.tls_fields())
 
-    async def on_request_head(self, flow: http.HTTPFlow) -> None:
-        """Decide; then make of the request what goes upstream."""
-        gate, request = self.gate, flow.request
+    def on_request_head(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
+        """Decide; then make of the request what goes upstream. Waits only for an address that is not known yet."""
         if flow.error is not None:  # refused by the layers already
-            return
-        asked, url = self._asked(request)
-        decision = self.room.decide(asked)
-        recorded = self.room.recorded
-        plan = None
-        if decision.allowed and recorded is None:
+            return None
+        asked, url = self._asked(flow.request)
+        decision, plan = self.room.decide(asked), None
+        if decision.allowed and self.room.recorded is None:
             decision, plan = planned(self.room, decision, asked.accept)
-        if decision.allowed and recorded is None:
-            decision = await gate.checked(decision)
-        about = {**gate.about, "name_dns": gate.arrival.name_dns, "name_connect": gate.name_connect}
+            if decision.allowed and not self.gate.is_checked(decision):
+                return self._after_check(flow, asked, url, decision, plan)
+        self._begin(flow, asked, url, decision, plan)
+        return None
+
+    async def _after_check(
+        self, flow: http.HTTPFlow, asked: Request, url: bytes, decision: Decision, plan: Planned | None
+    ) -> None:
+        self._begin(flow, asked, url, await self.gate.checked(decision), plan)
+
+    def _begin(self, flow: http.HTTPFlow, asked: Request, url: bytes, decision: Decision, plan: Planned | None) -> None:
+        gate, request = self.gate, flow.request
         seq = self.room.tell(
             "http",
-            **about,
+            **gate.about,
             **gate.tls_fields(),
+            name_dns=gate.arrival.name_dns,
+            name_connect=gate.name_connect,
             name_host=asked.name_host,
             method=asked.method,
             url=Wide(self.room.redactor.whole(url)),
@@ -99,7 +114,7 @@ class Requests:
         exchange.planned = plan
         exchange.websocket = asked.kind == "ws"
         exchange.key = (asked.scheme, asked.method or b"", asked.query)
-        if recorded is None:
+        if self.room.recorded is None:
             self._rewrite(flow, exchange, asked)
         else:
             flow.request.stream = False
@@ -107,16 +122,19 @@ class Requests:
     def _asked(self, request: http.Request) -> tuple[Request, bytes]:
         """The request as the policy sees it, and its URL as the box wrote it."""
         gate, head = self.gate, self.gate.head
+        fields = {name.lower(): value for name, value in request.headers.fields}
         claims: list[bytes]
-        if request.is_http2:
+        if request.data.http_version == b"HTTP/2.0":
             method, target = request.data.method, request.data.path
             claims = [request.data.authority] if request.data.authority else []
             claims += [value for name, value in request.headers.fields if name.lower() == b"host"]
             websocket, absolute = False, None
+            length = fields.get(b"content-length")
         else:
             assert head is not None
             method, target, websocket, absolute = head.method, head.target, head.websocket, head.absolute
             claims = [] if head.host is None else [head.host]
+            length = None if b"transfer-encoding" in fields else fields.get(b"content-length", b"0")
         scheme = "https" if gate.client.tls else "http"
         port = gate.port
         if absolute is not None:
@@ -128,9 +146,6 @@ class Requests:
                 known = canonical_authority(authority, 80)
                 gate.name_connect, port = authority, known[1] if known is not None else 80
         path, mark, query = target.partition(b"?")
-        length = request.headers.get("content-length", "0")
-        chunked = "transfer-encoding" in request.headers or (request.is_http2 and length == "0")
-        content_type, accept = request.headers.get("content-type"), request.headers.get("accept")
         asked = Request(
             "ws" if websocket else "http",
             port,
@@ -142,11 +157,11 @@ class Requests:
             method=method,
             path=path,
             query=query if mark else None,
-            length=None if chunked or not length.isdigit() else int(length),
+            length=int(length) if length is not None and length.isdigit() else None,
             now=self.room.served.age,
             phase=self.room.served.phase,
-            content_type=_bytes(content_type),
-            accept=_bytes(accept),
+            content_type=fields.get(b"content-type"),
+            accept=fields.get(b"accept"),
         )
         return asked, scheme.encode() + b"://" + (claims[0] if claims else b"") + target
 
@@ -199,7 +214,7 @@ class Requests:
         if data.status_code == 101 and not (exchange.websocket and _is_websocket(response)):
             exchange.refuse(502, Reason.PROTOCOL, "the upstream changes to another protocol")
             return
-        length = response.headers.get("content-length")
+        length = next((value for name, value in received if name.lower() == b"content-length"), None)
         headless = flow.request.method == "HEAD" or data.status_code == 304
         if not headless and not exchange.answer_fits(int(length) if length is not None and length.isdigit() else None):
             return
@@ -227,18 +242,23 @@ class Requests:
             without_body(response)
         response.stream = not reading
 
-    async def on_answer(self, flow: http.HTTPFlow) -> None:
-        """The answer is whole."""
+    def on_answer(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
+        """The answer is whole. Waits only where it is changed."""
         exchange = exchange_of(flow)
         if exchange is None:
-            return
+            return None
         if flow.response is not None and exchange.planned is not None and flow.response.raw_content:
-            await rewrite(exchange, flow.response)
-            if exchange.refusal is not None:
-                return
+            return self._changed(exchange, flow.response)
         if flow.websocket is not None:
             self.websocket = exchange
         exchange.finish()
+        return None
+
+    @staticmethod
+    async def _changed(exchange: Exchange, response: http.Response) -> None:
+        await rewrite(exchange, response)
+        if exchange.refusal is None:
+            exchange.finish()
 
     def on_error(self, flow: http.HTTPFlow) -> None:
         """It ended before its end."""
@@ -352,10 +372,6 @@ def _target(asked: Request, decision: Decision, mask: Any) -> dict[str, Any] | N
     query = b"" if asked.query is None else b"?" + asked.query
     path = Wide(mask(decision.path + query))
     return {"scheme": asked.scheme, "host": decision.host.text, "port": decision.port, "path": path}
-
-
-def _bytes(value: str | None) -> bytes | None:
-    return None if value is None else value.encode("utf-8", "surrogateescape")
 
 
 def _is_websocket(response: http.Response) -> bool:

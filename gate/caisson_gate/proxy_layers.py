@@ -169,6 +169,11 @@ class GateHttpLayer(HttpLayer):
         return total
 
     @property
+    def multiplexed(self) -> bool:
+        """Whether either side can speak HTTP/2 here."""
+        return any(one.alpn == b"h2" for one in self.connections)
+
+    @property
     def h2(self) -> Http2Server | None:
         """The box's side, when it speaks HTTP/2."""
         found = self.connections.get(self.context.client)
@@ -229,9 +234,10 @@ class GateStream(HttpStream):
     def _problem(self) -> str | None:
         """What is wrong with the request's head, beyond what the reader of its protocol has found."""
         request = self.flow.request
-        for name, value in request.headers.fields:
-            if not _NAME.fullmatch(name) or _CONTROL.search(value):
-                return "a header's name or value holds a byte that HTTP/1 has no room for"
+        if self.context.client.alpn == b"h2":  # the strict reader of HTTP/1 has looked already
+            for name, value in request.headers.fields:
+                if not _NAME.fullmatch(name) or _CONTROL.search(value):
+                    return "a header's name or value holds a byte that HTTP/1 has no room for"
         return validate_request(self.mode, request, True)
 
     def refuse(self, refusal: Refusal) -> layer.CommandGenerator[None]:
