@@ -116,7 +116,7 @@ class Front:
             return
         if not proxying and kind == "tls":
             asked = replace(asked, kind="tls", name_sni=hello.sni)
-        elif kind != "http":
+        else:  # also HTTP to a host that is not looked into: on the ports of the web that host is TLS or nothing
             asked = replace(asked, kind="tcp")
         decision = decide(served.policy, asked)
         if kind == "tls" and port == 80 and not decision.opaque:

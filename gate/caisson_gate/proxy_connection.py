@@ -130,7 +130,8 @@ class GateConnection(Transport):
         try:
             self.targets[(host.text, port)] = await self.room.target(host.text, port)
         except AddressDenied as denied:
-            return replace(decision, allowed=False, reason=Reason.ADDRESS_DENIED, status=403, detail=str(denied)[:500])
+            decision = replace(decision, allowed=False, reported=False, rule="hard", status=403)
+            return replace(decision, reason=Reason.ADDRESS_DENIED, detail=str(denied)[:500])
         except OSError:
             return decision  # the dial will fail, and say so as an upstream that cannot be reached
         return decision
@@ -171,8 +172,14 @@ class GateConnection(Transport):
         )
 
     def counted(self, size: int, from_box: bool) -> bool:
+        if self.room.served.phase != self.phase:
+            self.deny("connect", Reason.AFTER_DEADLINE, f"the connection began in the phase {self.phase}")
+            return False
         if self.tunnel == "opaque":
             self._opaque_bytes[0 if from_box else 1] += size
+            if self._opaque_bytes[1] > self._opaque_limit:
+                self.deny("tcp", Reason.TOO_LARGE, f"more than {self._opaque_limit} bytes came", opaque=True)
+                return False
             return True
         return self.requests.websocket is None or self.requests.count_frames(size, from_box=from_box)
 

@@ -101,6 +101,8 @@ def read_allow(table: Reader, phases: tuple[Phase, ...], number: int) -> Rule:
         for key in ("methods", "paths", "query", "websocket", "inject", "index", "git", "max_request_bytes"):
             if table.has(key):
                 raise table.wrong(key, "cannot be enforced with inspect = false, where nothing inside TLS is seen")
+    if not rule.inspect and rule.ports is not None and 80 in rule.ports:
+        raise table.wrong("ports", "has 80, where nothing is encrypted: drop it, or inspect = false")
     if rule.inject is not None:
         if any(pattern.depth.value for pattern in rule.hosts) or rule.addresses:
             raise table.wrong("inject", "needs hosts written out: a credential goes to no wildcard and no address")

@@ -23,16 +23,23 @@ class _TooLarge(Exception):
     pass
 
 
-class _Flow:
-    """How much went which way, and when last."""
+class _OtherPhase(Exception):
+    pass
 
-    def __init__(self, limit: int) -> None:
+
+class _Flow:
+    """How much went which way, and when last. It ends with the phase it began in."""
+
+    def __init__(self, served: Served, limit: int) -> None:
+        self.served, self.phase = served, served.phase
         self.sent = self.received = 0
         self.limit = limit
         self.last = time.monotonic()
 
     def count(self, size: int, outward: bool) -> None:
         self.last = time.monotonic()
+        if self.served.phase != self.phase:
+            raise _OtherPhase
         if outward:
             self.sent += size
         else:
@@ -49,7 +56,7 @@ async def splice(
     writer: asyncio.StreamWriter,
 ) -> None:
     """Connect the box with the host it may reach, until either side ends; then an event says how much went through."""
-    flow = _Flow(decision.max_response_bytes)
+    flow = _Flow(served, decision.max_response_bytes)
     end: dict[str, Any] = {"verdict": "allow"}
     try:
         await _carry(served, arrival, decision, reader, writer, flow, end)
@@ -58,6 +65,9 @@ async def splice(
         end["upstream_ip"] = problem.address
     except _TooLarge:
         end |= {"verdict": "deny", "reason_code": "too_large"}
+    except _OtherPhase:
+        end |= {"verdict": "deny", "reason_code": "after_deadline"}
+        end["detail"] = f"the connection began in the phase {flow.phase}"
     except (OSError, TimeoutError) as problem:
         end["detail"] = str(problem) or type(problem).__name__
     finally:

@@ -126,3 +126,47 @@ async def test_an_opaque_tunnel_does_not_outlive_its_phase(world: World, tmp_pat
         writer.write(b"GET /nonce HTTP/1.1\r\nHost: p.test\r\n\r\n")
         await finish(reader, writer)
         assert b"nonce" not in outside.seen
+
+
+class Front:
+    """The front on a local port that behaves as ``name:port`` does in a box."""
+
+    def __init__(self, here: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+        from caisson_gate import front
+
+        self.here, self.serve = here, front.Front(here.served, here.proxy, None).serve
+        self.dst: tuple[str, int] = ("", 0)
+        monkeypatch.setattr(front, "_about", lambda writer: {"src_port": 1, "orig_dst": list(self.dst)})
+
+    async def connect(self, name: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        self.dst = (self.here.served.pool.address(name), port)
+        server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.here._servers.append(server)
+        return await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+
+
+async def test_plain_http_does_not_pass_for_an_opaque_hosts_tls(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.upstream("p.test", hello, tls=False) as outside, box(world, OPAQUE, tmp_path / "gate") as here:
+        reader, writer = await Front(here, monkeypatch).connect("p.test", 443)
+        writer.write(b"GET /nonce HTTP/1.1\r\nHost: other.test\r\n\r\n")
+        await finish(reader, writer)
+        assert denied(here) == {"protocol"}
+        assert not outside.seen
+
+
+async def test_a_spliced_connection_does_not_outlive_its_phase(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.upstream("p.test", hello) as outside, box(world, OPAQUE, tmp_path / "gate") as here:
+        reader, writer = await Front(here, monkeypatch).connect("p.test", 443)
+        own = ssl.create_default_context(cadata=world.authority.pem.decode())
+        await asyncio.wait_for(writer.start_tls(own, server_hostname="p.test"), LIMIT_S)
+        writer.write(b"GET /1 HTTP/1.1\r\nHost: p.test\r\n\r\n")
+        await asyncio.wait_for(reader.readuntil(b"outside\n"), LIMIT_S)
+        here.served.phase = "verify"
+        writer.write(b"GET /nonce HTTP/1.1\r\nHost: p.test\r\n\r\n")
+        await finish(reader, writer)
+        assert b"nonce" not in outside.seen
+        assert (await here.event("tcp", verdict="deny"))["reason_code"] == "after_deadline"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from caisson_gate.decide import Reason
 from caisson_gate.explain import NotAUrl, explain
 from caisson_gate.lint import WARNING, lint
 from caisson_gate.load import bundle, bundle_names, load, policies
@@ -106,6 +107,14 @@ def test_no_index_stands_in_the_tree() -> None:
         assert "index =" not in text
         assert "registry" not in text
     assert len({mirror.kind for mirror in mirrors()}) == len(mirrors())
+
+
+def test_the_example_of_the_documentation_is_a_policy_and_tells_every_code() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "gate-policy.md").read_text()
+    example = text.partition("```toml\n")[2].partition("```")[0].replace('"docs-basic", "pip"', '"docs-basic"')
+    assert parse(example.encode(), bundles=bundle).allow
+    for reason in Reason:
+        assert f"`{reason}`" in text
 
 
 # explain

@@ -163,6 +163,7 @@ BROKEN = {
     "inject to a wildcard": ((HEAD + '[[allow]]\nhosts=["*.b.test"]\ninject="env:K"').encode(), 5, "written out"),
     "inject in plain": ((HEAD + '[[allow]]\nhosts=["a.test"]\nports=[80]\ninject="env:K"').encode(), 6, "TLS only"),
     "inject a value": ((HEAD + '[[allow]]\nhosts=["a.test"]\ninject="sk-123"').encode(), 5, "env:NAME"),
+    "uninspected 80": ((RULE + "inspect = false\nports = [80]").encode(), 6, "drop it"),
     "repository": ((HEAD + '[[deny]]\nrepository="https://code.test/t/p"').encode(), 4, "without a scheme"),
     "repository's paths": ((HEAD + '[[deny]]\nrepository="code.test/t/p"\npaths=["/x"]').encode(), 5, "two rules"),
     "phase": ((HEAD + 'phases = ["night"]').encode(), 3, "no phase"),
