@@ -18,6 +18,7 @@ reason_code        a stable code, present on every denial and failure
 of                 on ``http-done``, ``ws`` and ``ws-done``: seq of the ``http`` event that was decided
 method, url        as the box sent them; ``target`` is what was decided on: ``{"scheme", "host", "port", "path"}``
 req, resp          head as ``{"version", "headers": [[name, value], …]}``; ``resp`` also ``status`` and ``reason``
+hosted_tools       on ``http-done``: tools that a model's provider runs, found in the bodies (`hosted.HostedTool`)
 req_sha256, …      digest and length of each body as it passed; ``resp_received_*`` where the gate changed the answer
 =================  =====================================================================================================
 """

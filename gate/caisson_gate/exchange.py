@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from caisson_gate.bodies import Body
 from caisson_gate.decide import Reason
 from caisson_gate.events import MAX_LIST, MAX_WIDE, Ready, bounded
+from caisson_gate.hosted import Overheard
 from caisson_gate.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Exchange:
         """Of an answer that has to be read though it came compressed."""
         self.planned: Planned | None = None
         """Set for an answer that the gate has to read whole and change."""
+        self.heard: dict[str, Overheard] = {}
+        """Bodies that are looked at as they pass: ``asked`` and ``answered``."""
         self._done = done
         self._request_left = decision.max_request_bytes
         self._answer_left = decision.max_response_bytes
@@ -78,6 +81,8 @@ class Exchange:
         if self.sent is None:
             self.sent = self.room.bodies.start()
         self.sent.write(chunk)
+        if "asked" in self.heard:
+            self.heard["asked"].feed(chunk)
         return True
 
     def end_request(self) -> None:
@@ -109,6 +114,8 @@ class Exchange:
             if self.received is None:
                 self.received = self.room.bodies.start()
             self.received.write(chunk)
+            if "answered" in self.heard:
+                self.heard["answered"].feed(chunk)
         return chunk
 
     def _decode(self, chunk: bytes) -> bytes:
@@ -158,6 +165,13 @@ class Exchange:
             return
         self.ended = True
         self._done(self)
+        tools = [
+            {"in": where, "kind": tool.kind, "name": tool.name, "where": tool.where}
+            for where, heard in self.heard.items()
+            for tool in heard.tools()
+        ]
+        if tools:
+            self.notes["hosted_tools"] = tools
         whole = error is None
         if self.sent is not None:
             self.request_body = self.sent.finish(whole=False)

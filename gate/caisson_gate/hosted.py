@@ -16,6 +16,14 @@ MAX_BODY = 16 << 20
 """Of a larger body only the raw bytes are looked at, in bytes."""
 MAX_FINDINGS = 32
 _DEPTH = 40
+KEPT = 1 << 20
+"""Bytes kept of the beginning of a body, and as many of its end."""
+_HINT = re.compile(
+    rb"search|fetch|browser|brows|retriev|execution|interpreter|mcp|url_?context|grounding|sonar|:online|compound|"
+    rb"deep-research|\"plugins\"|\"connectors\"|document_library|computer_use|image_generation",
+    re.IGNORECASE,
+)
+"""Without one of these a body need not be parsed."""
 
 _WEB = re.compile(
     r"(?:\$|builtin_|google_|openrouter:)?"
@@ -76,6 +84,37 @@ class HostedTool:
     kind: str
     name: str
     where: str
+
+
+class Overheard:
+    """A body as it passes, as far as it is kept to be looked at: its beginning, and its end where it is longer."""
+
+    __slots__ = ("_first", "_last")
+
+    def __init__(self) -> None:
+        self._first, self._last = bytearray(), b""
+
+    def feed(self, chunk: bytes) -> None:
+        """The next bytes of it."""
+        room = KEPT - len(self._first)
+        if room > 0:
+            self._first += chunk[:room]
+            chunk = chunk[room:]
+        if chunk:
+            self._last = (self._last + chunk)[-KEPT:] if len(chunk) < KEPT else bytes(chunk[-KEPT:])
+
+    def tools(self) -> tuple[HostedTool, ...]:
+        """What is found in it."""
+        body = bytes(self._first) + self._last
+        return hosted_tools(body) if _HINT.search(body) else ()
+
+
+def speaks_json(content_type: bytes | str | None) -> bool:
+    """Whether a body of this type is worth looking at."""
+    if content_type is None:
+        return False
+    text = content_type.decode("latin-1") if isinstance(content_type, bytes) else content_type
+    return "json" in text.lower() or "event-stream" in text.lower()
 
 
 def hosted_tools(body: bytes) -> tuple[HostedTool, ...]:

@@ -12,6 +12,7 @@ from mitmproxy import http
 from caisson_gate.decide import Decision, Reason, Request
 from caisson_gate.events import Wide
 from caisson_gate.exchange import Exchange, body_fields, head_fields
+from caisson_gate.hosted import Overheard, speaks_json
 from caisson_gate.names import canonical_authority
 from caisson_gate.proxy_layers import EXCHANGE, exchange_of
 from caisson_gate.refusal import GATE_FAILED, HEADER, NOT_RECORDED, UPSTREAM_FAILED, Refusal
@@ -114,6 +115,8 @@ class Requests:
         exchange.planned = plan
         exchange.websocket = asked.kind == "ws"
         exchange.key = (asked.scheme, asked.method or b"", asked.query)
+        if asked.method == b"POST" and speaks_json(asked.content_type):
+            exchange.heard["asked"] = Overheard()
         if self.room.recorded is None:
             self._rewrite(flow, exchange, asked)
         else:
@@ -241,6 +244,8 @@ class Requests:
         if exchange.planned is not None and headless:
             without_body(response)
         response.stream = not reading
+        if "asked" in exchange.heard and speaks_json(response.headers.get("content-type")):
+            exchange.heard["answered"] = Overheard()
 
     def on_answer(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         """The answer is whole. Waits only where it is changed."""

@@ -170,3 +170,20 @@ async def test_a_spliced_connection_does_not_outlive_its_phase(
         await finish(reader, writer)
         assert b"nonce" not in outside.seen
         assert (await here.event("tcp", verdict="deny"))["reason_code"] == "after_deadline"
+
+
+async def test_a_hosted_tool_of_a_models_api_is_told_though_bodies_are_not_kept(world: World, tmp_path: Path) -> None:
+    async def answer(_head: bytes, _body: bytes, writer: asyncio.StreamWriter) -> None:
+        used = b'data: {"type":"x","content_block":{"type":"server_tool_use","name":"web_search"}}\n\n'
+        await say(writer, used, b"content-type: text/event-stream")
+
+    policy = '[[allow]]\nid = "model"\nhosts = ["a.test"]\nmethods = ["POST"]\n'
+    body = b'{"tools": [{"type": "web_search_20250305", "name": "web_search"}], "messages": []}'
+    async with world.upstream("a.test", answer), box(world, policy, tmp_path / "gate", record=False) as here:
+        head = b"POST /v1/messages HTTP/1.1\r\nHost: a.test\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        await here.ask("a.test", head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        done = await here.event("http-done")
+        assert [(tool["in"], tool["kind"], tool["where"]) for tool in done["hosted_tools"]] == [
+            ("asked", "web", "/tools/0/type"),
+            ("answered", "web", "/content_block/name"),
+        ]
