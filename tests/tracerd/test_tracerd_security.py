@@ -282,6 +282,24 @@ def test_refusals_are_logged_and_the_log_is_bounded(witnessed: Client, nobody: C
     assert any(f"caller={NOBODY} code=NOT_FOUND" in line for line in lines)
 
 
+def test_what_never_reaches_a_handler_is_logged_too(witnessed: Client, nobody: Client, guarded: Daemon) -> None:
+    code_of(raw(nobody, "CreateBox"), b"\n" + bytes(1 << 20))
+    code_of(raw(nobody, "SealBox"), b"\xff" * 300)
+    code_of(raw(nobody, "Nothing\n"), b"")
+    wanted = ("RESOURCE_EXHAUSTED", "CreateBox"), ("INTERNAL", "SealBox"), ("UNIMPLEMENTED", "Nothing")
+    deadline = time.monotonic() + 30
+
+    def missing() -> list[tuple[str, str]]:
+        lines = [line for line in guarded.log.read_text().splitlines() if "request refused unread" in line]
+        assert all(line.isprintable() for line in lines)
+        mine = [line for line in lines if f"caller={NOBODY} " in line]
+        return [(code, call) for code, call in wanted if not any(f"code={code} " in x and call in x for x in mine)]
+
+    while missing():
+        assert time.monotonic() < deadline, missing()
+        time.sleep(0.1)
+
+
 def over_tls(papers: Path, port: int, name: str | None) -> Client:
     ca = (papers / "ca.pem").read_bytes()
     own = (None, None) if name is None else tuple((papers / f"{name}.{kind}").read_bytes() for kind in ("key", "pem"))

@@ -22,6 +22,7 @@ from grpc_health.v1.health import aio as health  # pyright: ignore[reportAttribu
 from caisson_tracerd.errors import NotYours, ServeError, UsageError
 from caisson_tracerd.layout import Layout
 from caisson_tracerd.log import LOG, Priority
+from caisson_tracerd.refusals import Refusals
 from caisson_tracerd.registry import Registry
 from caisson_tracerd.service import Caller, Service
 
@@ -29,8 +30,10 @@ SERVICE_NAME: Final = "caisson.v1.Tracerd"
 CALLS_AT_ONCE: Final = 512
 """On one socket; more are refused at once."""
 GRACE_S: Final = 1.0
+REQUEST_BYTES: Final = 1 << 16
+"""Requests are names and numbers."""
 OPTIONS: Final = (
-    ("grpc.max_receive_message_length", 1 << 16),  # requests are names and numbers
+    ("grpc.max_receive_message_length", REQUEST_BYTES),
     ("grpc.max_metadata_size", 1 << 13),
     ("grpc.absolute_max_metadata_size", 1 << 14),
     ("grpc.max_concurrent_streams", 256),  # of one connection
@@ -106,7 +109,7 @@ async def listening(
 @contextlib.asynccontextmanager
 async def _socket(layout: Layout, registry: Registry, uid: int, info: pb.GetInfoResponse) -> AsyncIterator[None]:
     path = layout.socket(uid)
-    async with _server(registry, lambda _: uid, info) as server:
+    async with _server(registry, lambda _: uid, info, str(uid)) as server:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.parent.chmod(0o755)
@@ -127,7 +130,7 @@ async def _socket(layout: Layout, registry: Registry, uid: int, info: pb.GetInfo
 
 @contextlib.asynccontextmanager
 async def _tcp(registry: Registry, tcp: Tcp, info: pb.GetInfoResponse) -> AsyncIterator[None]:
-    async with _server(registry, lambda context: tcp.uid(context.auth_context()), info) as server:
+    async with _server(registry, lambda context: tcp.uid(context.auth_context()), info, tcp.address) as server:
         try:
             port = server.add_secure_port(tcp.address, tcp.credentials())
             await server.start()
@@ -138,8 +141,12 @@ async def _tcp(registry: Registry, tcp: Tcp, info: pb.GetInfoResponse) -> AsyncI
 
 
 @contextlib.asynccontextmanager
-async def _server(registry: Registry, caller: Caller, info: pb.GetInfoResponse) -> AsyncIterator[grpc.aio.Server]:
-    server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS_AT_ONCE)
+async def _server(
+    registry: Registry, caller: Caller, info: pb.GetInfoResponse, where: str
+) -> AsyncIterator[grpc.aio.Server]:
+    server = grpc.aio.server(
+        options=OPTIONS, maximum_concurrent_rpcs=CALLS_AT_ONCE, interceptors=[Refusals(where, REQUEST_BYTES)]
+    )
     checker = health.HealthServicer()
     rpc.add_TracerdServicer_to_server(Service(registry, caller, info), server)
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
