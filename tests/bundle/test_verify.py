@@ -125,13 +125,35 @@ def test_two_files_that_changed_names_are_caught(copy: Path) -> None:
     assert damage(copy).path == "run.json"
 
 
-def test_many_changes_name_the_first_place_of_the_first_file(copy: Path) -> None:
+def test_a_word_that_was_changed_is_named_with_what_it_was(copy: Path) -> None:
+    path = copy / "verdict.json"
+    before = path.read_bytes()
+    at = before.index(b'"fail"') + 1
+    path.write_bytes(before.replace(b'"fail"', b'"pass"', 1))
+    found = damage(copy)
+    assert (found.path, found.at) == ("verdict.json", at)
+    assert f'bytes {at} to {at + 3} were "fail" and are now "pass"' in str(found)
+
+
+def test_word_changed_in_the_signed_statement_is_named(copy: Path) -> None:
+    path = copy / STATEMENT
+    text = bytearray(path.read_bytes())
+    text[3000:3010] = text[3000:3010][::-1]
+    path.write_bytes(text)
+    found = damage(copy)
+    assert found.path == STATEMENT
+    assert found.at is not None and 3000 <= found.at < 3010
+
+
+def test_changes_far_from_each_other_name_the_first_block_of_the_first_file(copy: Path) -> None:
     state = copy / "state/upper.tar.zst"
-    for at in (190_000, 120_001, 120_000):
+    for at in (190_000, 120_500, 120_000):
         put(state, at, state.read_bytes()[at] ^ 0xFF)
     found = damage(copy)
     assert (found.path, found.at) == ("state/upper.tar.zst", None)
     assert "the first change lies between byte 118784 and byte 122879" in str(found)
+    put(state, 120_500, state.read_bytes()[120_500] ^ 0xFF)
+    assert damage(copy).at == 120_000, "alone in its block, whatever comes after"
     put(copy / "run.json", 5, 0)
     assert (damage(copy).path, damage(copy).at) == ("run.json", 5)
 
@@ -195,17 +217,25 @@ def test_folder_that_is_no_bundle_is_one_clear_line(tmp_path: Path) -> None:
             verify(place)
 
 
-@given(data=st.binary(min_size=1, max_size=5000), place=st.integers(0, 1 << 30), by=st.integers(1, 255))
-def test_any_one_byte_of_anything_is_found(data: bytes, place: int, by: int) -> None:
+@given(data=st.binary(min_size=1, max_size=5000), place=st.integers(0, 1 << 30), by=st.binary(min_size=1, max_size=16))
+def test_whatever_was_changed_within_sixteen_bytes_is_found(data: bytes, place: int, by: bytes) -> None:
+    changed = bytearray(data)
     at = place % len(data)
-    changed = data[:at] + bytes([(data[at] + by) % 256]) + data[at + 1 :]
+    end = min(len(data), at + len(by), (at // 1024 + 1) * 1024)
+    for place, one in zip(range(at, end), by, strict=False):
+        changed[place] ^= one
     where = entry_of_bytes(data).difference(io.BytesIO(changed))
-    assert where is not None
-    assert (where.at, where.was, where.now) == (at, data[at], changed[at])
+    different = [place for place in range(len(data)) if data[place] != changed[place]]
+    if not different:
+        assert where is None
+        return
+    assert where is not None and where.exact
+    assert (where.at, where.end) == (different[0], different[-1] + 1)
+    assert (where.was, where.now) == (data[where.at : where.end], bytes(changed[where.at : where.end]))
 
 
 def test_blocks_grow_with_the_file_and_stay_within_what_the_sums_can_tell_apart(tmp_path: Path) -> None:
-    assert [block_size(size) for size in (0, 1 << 16, (1 << 16) + 1, 1 << 40)] == [1024, 1024, 2048, 1 << 15]
+    assert [block_size(size) for size in (0, 1 << 16, (1 << 16) + 1, 1 << 40)] == [1024, 1024, 2048, 1 << 14]
     path = tmp_path / "f"
     path.write_bytes(random.Random(1).randbytes(3_000_001))
     entry = entry_of(path)

@@ -100,7 +100,7 @@ def _unsigned(text: bytes, seal: bytes) -> BundleDamaged:
     entry = statements.sealed(seal)
     where = first_difference(io.BytesIO(text), entry) if entry is not None else None
     if where is not None and where.was is not None:
-        mended = text[: where.at] + bytes([where.was]) + text[where.at + 1 :]
+        mended = text[: where.at] + where.was + text[where.end :]
         if _signed(mended) is not None:
             return _changed(STATEMENT, where, len(text), entry)
     if entry is None or where is None:
@@ -113,7 +113,7 @@ def _unsigned(text: bytes, seal: bytes) -> BundleDamaged:
 def _first_byte(now: bytes, was: bytes) -> Altered:
     at = next((at for at, (one, two) in enumerate(zip(now, was, strict=False)) if one != two), min(len(now), len(was)))
     if at < min(len(now), len(was)):
-        return Altered(at, at + 1, was[at], now[at])
+        return Altered(at, at + 1, was[at : at + 1], now[at : at + 1])
     return Altered(at, at + 1)
 
 
