@@ -56,6 +56,17 @@ class Opening:
     replay: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A policy that can be taken."""
+
+    ports: tuple[int, ...]
+    """TCP ports to listen on."""
+    phases: tuple[str, ...]
+    """In which there is a network."""
+    warnings: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class GateBox:
     """One box's way out, while it is open."""
@@ -102,6 +113,11 @@ class GateProcess:
         """By a policy that was checked: what its boxes get in place of the credentials it injects."""
         self._waiting: dict[int, asyncio.Future[wire.Message]] = {}
         self._numbers = 0
+
+    @property
+    def folder(self) -> Path:
+        """For files that last as long as the process."""
+        return self._folder
 
     @property
     def pid(self) -> int:
@@ -236,11 +252,15 @@ class GateProcess:
         return answer
 
     async def check(self, policy: bytes, source: str) -> list[int]:
-        """The TCP ports a policy wants listened on. GateError when it cannot be taken."""
+        """The TCP ports a policy wants listened on. GateRefused when it cannot be taken."""
+        return list((await self.checked(policy, source)).ports)
+
+    async def checked(self, policy: bytes, source: str) -> Checked:
+        """What a policy asks of whoever makes the box. GateRefused when it cannot be taken."""
         with _held(policy) as descriptor:
             answer = await self.ask({"op": "check", "source": source}, (descriptor,))
         self.placeholders[policy] = dict(answer["env"])
-        return list(answer["ports"])
+        return Checked(tuple(answer["ports"]), tuple(answer["phases"]), tuple(answer["warnings"]))
 
     async def open(self, opening: Opening, listeners: Sequence[tuple[dict[str, Any], int]]) -> GateBox:
         """Serve a box on these sockets, which stay the caller's to close. GateError when the policy is refused.

@@ -139,6 +139,7 @@ class Gate:
         names = credential_names(policy)
         return {
             "ports": ports(policy),
+            "phases": list(policy.phases),
             "policy_sha256": policy.sha256,
             "warnings": list(policy.warnings),
             "env": {name: placeholder(name) for name in names},

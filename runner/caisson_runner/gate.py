@@ -8,20 +8,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from caisson_runner.boxes import listeners, owner
 from caisson_runner.boxes.box import LocalBox
-from caisson_runner.boxes.engine import Bind, Box
+from caisson_runner.boxes.engine import Bind, Box, Outside
 from caisson_runner.boxes.holder.tree import remove
 from caisson_runner.boxes.store import home
 from caisson_runner.errors import CaissonError
 
 if TYPE_CHECKING:
-    from caisson_gate.client import GateBox, GateProcess
+    from caisson_gate.client import Checked, GateBox, GateProcess
 
     from caisson_runner.tasks import Task
 
@@ -58,7 +58,7 @@ class Plan:
     process: GateProcess
     policy: bytes
     source: str
-    ports: tuple[int, ...]
+    checked: Checked
     record: bool
     replay: Path | None
 
@@ -128,6 +128,7 @@ class Gates:
         self._stack = stack
         self._lock = asyncio.Lock()
         self._process: GateProcess | None = None
+        self._built: dict[Path, Path] = {}
         self._plans: dict[tuple[bytes, str], Plan] = {}
 
     async def plan(self, task: Task) -> Plan | None:
@@ -138,9 +139,9 @@ class Gates:
         async with self._lock:
             if wanted not in self._plans:
                 process = await self._start()
-                ports = await process.check(*wanted)
+                checked = await process.checked(*wanted)
                 replay = _recorded(self.options.replay)
-                self._plans[wanted] = Plan(process, *wanted, tuple(ports), self.options.record, replay)
+                self._plans[wanted] = Plan(process, *wanted, checked, self.options.record, replay)
             return self._plans[wanted]
 
     def _policy(self, task: Task) -> tuple[bytes, str] | None:
@@ -184,7 +185,7 @@ class Gates:
 
     @asynccontextmanager
     async def opened(
-        self, plan: Plan | None, box: Box, run_id: str, place: Callable[[str], Path]
+        self, plan: Plan | None, box: Box, run_id: str, place: Callable[[str], Path], phase: str = "agent"
     ) -> AsyncIterator[Way | None]:
         """Open the gate for a box in which nothing runs yet; it is closed when the body is left, by whatever way.
 
@@ -197,9 +198,11 @@ class Gates:
 
         assert isinstance(box, LocalBox)
         folder = place("gate/events.jsonl").parent
-        made = await listeners.listen(box, plan.ports)
+        made = await listeners.listen(box, plan.checked.ports)
         try:
-            opening = Opening(box.id, run_id, plan.policy, plan.source, folder, record=plan.record, replay=plan.replay)
+            opening = Opening(
+                box.id, run_id, plan.policy, plan.source, folder, phase, record=plan.record, replay=plan.replay
+            )
             way = Way(await plan.process.open(opening, [(one.about, one.descriptor) for one in made]), plan, folder)
         finally:
             listeners.close(made)
@@ -213,6 +216,28 @@ class Gates:
                 pass  # what is raised already says more
             raise
         await way.close()
+
+    async def outside(self, task: Task) -> Outside | None:
+        """The way out for the run lines of the task's environment; None where the policy has none for the build."""
+        plan = await self.plan(task)
+        if plan is None or "build" not in plan.checked.phases:
+            return None
+        folder = plan.process.folder / f"build-{task.id}-{secrets.token_hex(4)}"
+        self._built[task.path] = folder / "events.jsonl"
+
+        def place(name: str) -> Path:
+            folder.mkdir()
+            return folder / Path(name).name
+
+        def enter(box: Box) -> AbstractAsyncContextManager[Way | None]:
+            return self.opened(plan, box, f"build-{task.id}", place, "build")
+
+        return Outside(plan.binds(), plan.env, enter)
+
+    def build_events(self, task: Task) -> Path | None:
+        """What the task's environment fetched when it was built in this session."""
+        path = self._built.get(task.path)
+        return path if path is not None and path.is_file() else None
 
 
 def _recorded(bundle: Path | None) -> Path | None:

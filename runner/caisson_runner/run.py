@@ -412,6 +412,9 @@ def _write(
         "coverage.json",
         made.coverage or {"witness": session.witness.name, "complete": False, "reason": made.trouble or "no record"},
     )
+    built = session.gates.build_events(task)
+    if built is not None:
+        bundle.add_file("gate/build.jsonl", built)
     if made.way is not None:
         with bundle.create("gate/pids.jsonl") as file:
             file.writelines(dump_line(one) for one in tie(events(made.way.folder / "events.jsonl"), made.records))

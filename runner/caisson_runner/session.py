@@ -52,7 +52,9 @@ class Session:
         """The task's snapshot: found in the store by its content, or made now."""
         async with self._lock:
             if task.path not in self._snapshots:
-                self._snapshots[task.path] = await self.engine.snapshot(snapshot_spec(task, self.bases))
+                self._snapshots[task.path] = await self.engine.snapshot(
+                    snapshot_spec(task, self.bases), await self.gates.outside(task)
+                )
             return self._snapshots[task.path]
 
     async def examiner(self, task: Task) -> Examiner | None:

@@ -21,7 +21,7 @@ from typing import Any, Final
 from caisson_runner.boxes import docker_image, owner, seccomp, snapshots
 from caisson_runner.boxes.docker_api import Daemon, Docker
 from caisson_runner.boxes.docker_box import DockerBox
-from caisson_runner.boxes.engine import DEFAULT_ENV, Bind, BoxLimits, Network
+from caisson_runner.boxes.engine import DEFAULT_ENV, Bind, BoxLimits, Network, Outside
 from caisson_runner.boxes.errors import (
     BoxStartFailed,
     DiskFull,
@@ -109,9 +109,9 @@ class DockerEngine:
             if mine and not owner.alive(labels.get(LABEL_OWNER, "")):
                 await docker.remove(container)
 
-    async def snapshot(self, spec: SnapshotSpec) -> Snapshot:
+    async def snapshot(self, spec: SnapshotSpec, outside: Outside | None = None) -> Snapshot:
         """See `snapshots.build`. The same spec gives the same id as with the local engine."""
-        made = await snapshots.build(self.store, spec, self.fork)
+        made = await snapshots.build(self.store, spec, self.fork, outside)
         await self._image(made)
         return made
 

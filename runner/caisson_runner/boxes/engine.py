@@ -172,12 +172,22 @@ class Box(Protocol):
     async def drop(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A way out for the box that builds a snapshot."""
+
+    binds: Sequence[Bind]
+    env: Mapping[str, str]
+    open: Callable[[Box], AbstractAsyncContextManager[object]]
+    """Entered when the box stands, left before it is captured."""
+
+
 class Engine(Protocol):
     """Makes snapshots and forks boxes from them."""
 
     name: str
 
-    async def snapshot(self, spec: SnapshotSpec) -> Snapshot: ...
+    async def snapshot(self, spec: SnapshotSpec, outside: Outside | None = None) -> Snapshot: ...
 
     def fork(
         self,

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from caisson_runner.boxes import owner, seccomp, snapshots
 from caisson_runner.boxes.box import LocalBox
-from caisson_runner.boxes.engine import Bind, BoxLimits, Network
+from caisson_runner.boxes.engine import Bind, BoxLimits, Network, Outside
 from caisson_runner.boxes.errors import (
     BoxError,
     BoxStartFailed,
@@ -73,9 +73,9 @@ class LocalEngine:
             self._keeper = Keeper(seccomp.build(self._allow), self.store.owner)
         return self._keeper
 
-    async def snapshot(self, spec: SnapshotSpec) -> Snapshot:
+    async def snapshot(self, spec: SnapshotSpec, outside: Outside | None = None) -> Snapshot:
         """See `snapshots.build`."""
-        return await snapshots.build(self.store, spec, self.fork)
+        return await snapshots.build(self.store, spec, self.fork, outside)
 
     @asynccontextmanager
     async def fork(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
 from caisson_runner.boxes import base
-from caisson_runner.boxes.engine import Box, Command
+from caisson_runner.boxes.engine import Bind, Box, Command, Network, Outside
 from caisson_runner.boxes.errors import RequestError, SnapshotBuildFailed, StateInvalid
 from caisson_runner.boxes.holder.state import PROBLEMS, unpack
 from caisson_runner.boxes.holder.tree import Filler
@@ -22,26 +22,42 @@ class BuildBox(Box, Protocol):
     folder: Path
 
 
-async def build(
-    store: Store, spec: SnapshotSpec, fork: Callable[[Snapshot], AbstractAsyncContextManager[BuildBox]]
-) -> Snapshot:
-    """Make a snapshot. Its id depends on content alone: the same spec on the same host gives the same id."""
+class Fork(Protocol):
+    """`engine.Engine.fork`, as far as a build needs it."""
+
+    def __call__(
+        self, snapshot: Snapshot, *, binds: Sequence[Bind] = ..., network: Network = ...
+    ) -> AbstractAsyncContextManager[BuildBox]: ...
+
+
+async def build(store: Store, spec: SnapshotSpec, fork: Fork, outside: Outside | None = None) -> Snapshot:
+    """Make a snapshot. Its id depends on content alone: the same spec on the same host gives the same id.
+
+    ``outside`` is the way out of its run lines; without one they have no network.
+    """
     below = await asyncio.to_thread(bottom, store, spec)
     if not spec.run:
         return below
-    async with fork(below) as box:
-        for line in spec.run:
-            done = await (await box.start(Command(("/bin/sh", "-c", line)))).wait()
-            if not done.ok:
-                tail = (done.stderr or done.stdout)[-400:].decode("utf-8", "replace").strip()
-                raise SnapshotBuildFailed(
-                    f"snapshot: {line!r} ended with {done.outcome.value} {done.exit_code} {done.detail}: {tail!r}"
-                )
-        await box.kill()
+    network: Network = "none" if outside is None else "gate"
+    binds, env = (outside.binds, outside.env) if outside is not None else ((), {})
+    async with fork(below, binds=binds, network=network) as box:
+        async with outside.open(box) if outside is not None else nullcontext():
+            for line in spec.run:
+                await _run(box, line, env)
+            await box.kill()
         state = box.folder / "state.tar.zst"
         await box.capture(state)
         layer = await asyncio.to_thread(_add_state, store, state)
     return store.add_snapshot((*below.layers, layer), below.base, below.host_usr, below.env, below.workdir, spec.label)
+
+
+async def _run(box: BuildBox, line: str, env: Mapping[str, str]) -> None:
+    done = await (await box.start(Command(("/bin/sh", "-c", line), env=env))).wait()
+    if not done.ok:
+        tail = (done.stderr or done.stdout)[-400:].decode("utf-8", "replace").strip()
+        raise SnapshotBuildFailed(
+            f"snapshot: {line!r} ended with {done.outcome.value} {done.exit_code} {done.detail}: {tail!r}"
+        )
 
 
 def bottom(store: Store, spec: SnapshotSpec) -> Snapshot:

@@ -165,3 +165,27 @@ async def test_a_broken_policy_ends_the_run_before_anything_is_made(session: Mak
         (tmp_path / "home/gate").mkdir(exist_ok=True)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "out.partial").exists()
+
+
+async def test_an_environment_is_built_through_the_gate_where_the_policy_says_so(
+    session: MakeSession, world: World, tmp_path: Path, nonce: str
+):
+    folder = tmp_path / "built"
+    shutil.copytree(scenarios_root() / "tasks/add-mul", folder)
+    dockerfile = folder / "environment/Dockerfile"
+    run = f"RUN curl -sSf -o /app/fetched https://web.test/{nonce}"
+    dockerfile.write_text(f"FROM python:3.12-slim\nWORKDIR /app\nCOPY . /app/\n{run}\n")
+    policy = WEB.replace("\n[[", '\nphases = ["build"]\n[[', 1)
+    line = "cat /app/fetched; curl -sS https://web.test/late"
+    out = tmp_path / "out"
+    async with world.upstream("web.test", hello) as upstream, session(policy=policy) as made:
+        await agent(made, load_task(folder), out, line)
+    assert (out / "logs/agent.stdout").read_bytes() == b"hello from outside\n"
+    assert b"late" not in upstream.seen
+    assert [one["url"] for one in read(out / "gate/build.jsonl") if one["kind"] == "http"] == [
+        f"https://web.test/{nonce}"
+    ]
+    assert {one["phase"] for one in read(out / "gate/build.jsonl") if one.get("what") == "opened"} == {"build"}
+    async with world.upstream("web.test", hello), session(policy=WEB) as made:
+        result = await agent(made, load_task(folder), tmp_path / "again", line)
+    assert result.word == "infra"
