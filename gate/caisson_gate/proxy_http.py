@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Awaitable, Iterator
 from contextlib import suppress
@@ -83,7 +84,14 @@ class Requests:
     async def _after_check(
         self, flow: http.HTTPFlow, asked: Request, url: bytes, decision: Decision, plan: Planned | None
     ) -> None:
-        self._begin(flow, asked, url, await self.gate.checked(decision), plan)
+        try:
+            decision = await self.gate.checked(decision)
+        except asyncio.CancelledError:  # the box left meanwhile: that it asked is told all the same
+            self._begin(flow, asked, url, decision, plan)
+            if (exchange := exchange_of(flow)) is not None:
+                exchange.finish(error="the connection ended before its target was known")
+            raise
+        self._begin(flow, asked, url, decision, plan)
 
     def _begin(self, flow: http.HTTPFlow, asked: Request, url: bytes, decision: Decision, plan: Planned | None) -> None:
         gate, request = self.gate, flow.request

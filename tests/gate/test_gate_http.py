@@ -303,6 +303,27 @@ async def test_a_box_that_leaves_early_still_leaves_a_whole_record(world: World,
         assert done["error"] and done["resp_len"] == 4 and done["resp_cut"]
 
 
+async def test_what_a_box_asked_is_told_when_it_leaves_before_the_address_is_found(
+    world: World, tmp_path: Path
+) -> None:
+    looking = asyncio.Event()
+
+    async def lookup(_name: str, _port: int) -> Sequence[str]:
+        looking.set()
+        await asyncio.sleep(LIMIT_S)
+        return ["192.0.2.1"]
+
+    async with box(world, A, tmp_path / "gate", lookup=lookup) as here:
+        _, writer = await here.connect("a.test", 80, tls=False)
+        # A head that is allowed, and a body that ends the connection at once.
+        writer.write(POST + b"Transfer-Encoding: chunked\r\n\r\n0;\nGET /hidden HTTP/1.1\r\n\r\n")
+        await asyncio.wait_for(looking.wait(), LIMIT_S)
+        writer.close()
+        decided = await here.event("http", verdict="allow")
+        done = await here.event("http-done", of=decided["seq"])
+        assert decided["url"] == "http://a.test/" and "before its target was known" in done["error"]
+
+
 async def test_what_is_open_when_the_box_is_closed_is_ended_and_written(world: World, tmp_path: Path) -> None:
     async def slow(_head: bytes, _body: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nsome")
