@@ -2,6 +2,7 @@
 # make test   every test this machine can run; what is skipped is listed with its reason
 # make test-kernels [KERNELS=6.1,6.12] [JSON=file] [ARGS=--quick]   the witness tests on Debian's kernels in virtual machines (root)
 # make compare  what eBPF, strace and polling each see of the same deeds (ARGS=--quick: under three minutes)
+# make redteam  try every known way out of our own boxes, with every engine (ARGS=--quick: under five minutes)
 # make deb    build dist/caisson_VERSION_ARCH.deb; make test-service: install it in a real systemd and try it
 # make cheats   every cheat and honest control of the catalogue; fails when one gives another result than it must
 # Also: cheats-page, lint, bench, real, lock, proto, clean
@@ -10,7 +11,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: cheats cheats-page compare demo test test-kernels lint bench real setup setup-test lock proto clean deb test-service
+.PHONY: redteam cheats cheats-page compare demo test test-kernels lint bench real setup setup-test lock proto clean deb test-service
 
 demo: setup
 	@packaging/demo.sh article $(ARGS)
@@ -33,6 +34,9 @@ test-kernels: setup-test
 
 compare: setup
 	@packaging/demo.sh compare $(ARGS)
+
+redteam: setup
+	@packaging/demo.sh redteam $(ARGS)
 
 lint: setup-test
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs a suite, or the comparison of witnesses (compare), with the best witness this user can have. As root it starts a
-# tracerd of its own when none answers, and takes it away again (process, pins, mounts) at the end.
+# Runs a suite, the comparison of witnesses (compare) or the red team (redteam), with the best witness this user can have.
+# As root it starts a tracerd of its own when none answers, and takes it away again (process, pins, mounts) at the end.
 set -eu
 cd "$(dirname "$0")/.."
 suite=$1; shift
@@ -28,4 +28,8 @@ if [ "$(id -u)" -eq 0 ] && ! "$bin/tracerd" status >/dev/null 2>&1; then
     sleep 0.2
   done
 fi
-if [ "$suite" = compare ]; then "$bin/caisson-run" compare "$@"; else "$bin/caisson-run" suite "$suite" "$@"; fi
+case $suite in
+  compare) "$bin/caisson-run" compare "$@" ;;
+  redteam) "$bin/python" tests/redteam/run.py "$@" ;;
+  *) "$bin/caisson-run" suite "$suite" "$@" ;;
+esac

@@ -37,7 +37,8 @@ print(json.dumps({
     "usual": [made(INET, 1), made(INET, 2), made(SIX, 1, 6), made(SIX, 2, 17), made(INET, 1 | socket.SOCK_CLOEXEC),
               made(socket.AF_UNIX, 1), made(socket.AF_NETLINK, 3)],
     "udplite": made(INET, 2, 136), "udplite6": made(SIX, 2, 136), "mptcp": made(INET, 1, 262),
-    "mptcp6": made(SIX, 1, 262), "sctp": made(INET, 1, 132), "sctp packets": made(INET, 5, 132), "dccp": made(INET, 6, 33), "ping": made(INET, 2, 1),
+    "mptcp6": made(SIX, 1, 262), "sctp": made(INET, 1, 132), "sctp packets": made(INET, 5, 132),
+    "dccp": made(INET, 6, 33), "ping": made(INET, 2, 1),
     "ping6": made(SIX, 2, 58), "old packet": made(INET, 10, 768), "high bits": made(INET, 2 | 1 << 20, 0),
 }))
 """
