@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,10 +12,17 @@ from tracerd_rig import SEEN, Client, Daemon, make_daemon, why_no_trampoline, wh
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A module with ``TIERS`` runs every test under each of them."""
+    """A module with ``TIERS`` runs every test under each of them, another one under the tier that the daemon chooses.
+
+    Loading takes minutes in an emulated machine. There ``CAISSON_TEST_TIER`` names the tier that will be chosen, and
+    one daemon serves them all.
+    """
     tiers = getattr(metafunc.module, "TIERS", ())
-    if tiers and "daemon" in metafunc.fixturenames:
-        metafunc.parametrize("tier", tiers, indirect=True, scope="session")
+    chosen = os.environ.get("CAISSON_TEST_TIER")
+    if "daemon" not in metafunc.fixturenames or not (tiers or chosen):
+        return
+    ids = None if tiers else ["chosen"]
+    metafunc.parametrize("tier", tiers or [chosen], ids=ids, indirect=True, scope="session")
 
 
 def pytest_sessionfinish() -> None:

@@ -30,6 +30,8 @@ from seen import Seen
 NOBODY = 65534
 SLOW = 25 if "CAISSON_VM" in os.environ else 1
 """An emulated machine takes its time."""
+FEWER = 8 if "CAISSON_VM" in os.environ else 1
+"""A flood is one there with fewer events too."""
 
 
 def why_not() -> str | None:

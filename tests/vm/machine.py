@@ -37,6 +37,9 @@ def sweep(folder: Path) -> None:
 class MachineError(Exception):
     """The machine gave no answer: our fault or the host's, never a failed test. One line, then the console's end."""
 
+    console: bytes = b""
+    """All that the machine had told until then."""
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -124,7 +127,7 @@ def play(
         try:
             _, told = machine.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            raise MachineError(f"{kernel.name}: no answer within {timeout_s:g} s\n{end_of(console)}") from None
+            raise silent(f"{kernel.name}: no answer within {timeout_s:g} s", console) from None
         finally:
             RUNNING.discard(machine)
             if machine.poll() is None:
@@ -134,7 +137,7 @@ def play(
             raise MachineError(f"{kernel.name}: qemu ended with {machine.returncode}: {told.decode(errors='replace')}")
         files = unpack(out.read_bytes())
         if "code" not in files:
-            raise MachineError(f"{kernel.name}: the machine gave no exit code back\n{end_of(console)}")
+            raise silent(f"{kernel.name}: the machine gave no exit code back", console)
         code = int(files.pop("code"))
         log, dmesg = files.pop("log", b""), files.pop("dmesg", b"")
         return Answer(code, log, dmesg, files, time.monotonic() - started)
@@ -164,6 +167,14 @@ def pack(files: dict[str, bytes | Path]) -> bytes:
             member.size, member.mode = len(data), 0o755
             archive.addfile(member, io.BytesIO(data))
     return held.getvalue()
+
+
+def silent(problem: str, console: Path) -> MachineError:
+    """The error of a machine that gave no answer, with what its console knows."""
+    error = MachineError(f"{problem}\n{end_of(console)}")
+    if console.exists():
+        error.console = console.read_bytes()
+    return error
 
 
 def end_of(console: Path) -> str:

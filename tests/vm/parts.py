@@ -1,7 +1,7 @@
 """What is run on a kernel, in parts: each is one machine, so that a machine that dies costs one part.
 
-A part is a set of tests chosen by their names. The scenario tests of the record carry their tier in their name and run
-under both; the tests of the daemon run under the tier it chooses by itself.
+The scenario tests of the record carry their tier in their name and run under both; the tests of the daemon run under
+the tier that it chooses by itself.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ class Part:
     """Tests that share a machine, as arguments of pytest."""
 
     name: str
-    arguments: tuple[str, ...]
-    """For a machine: only what tells something that the same test elsewhere does not, since minutes are dear there."""
-    everything: tuple[str, ...] = ()
-    """For this machine, where they are cheap."""
+    chosen: tuple[str, ...]
+    """In a machine only what tells something that the same test elsewhere does not: minutes are dear there."""
+    files: tuple[str, ...]
+    tier: str = ""
+    """Of the daemon, for tests that leave it to the daemon: so one load does for them and for those of that tier."""
+
+    @property
+    def arguments(self) -> list[str]:
+        return [*self.chosen, *self.files]
 
 
 DAEMON = {
@@ -40,33 +45,31 @@ DAEMON = {
         "a_plain_user_is_witnessed",
         "doctor_and_status",
     ),
-    "restart": (
-        "at_any_moment_of_a_storm",
-        "between_admit_and_start",
-        "removed_by_force",
-        "come_to_mean",
-        "killed_runner",
-    ),
     "storm": ("every_call_of_a_storm", "however_small_its_ring", "stays_frozen"),
 }
+RESTART = ("at_any_moment_of_a_storm", "between_admit_and_start", "removed_by_force", "come_to_mean", "killed_runner")
+
+
+def files(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/tracerd/test_tracerd_{name}.py" for name in names)
+
 
 PARTS = {
     part.name: part
     for part in (
-        Part("trampoline", ("-k", "trampoline", OWN, *RECORD)),
-        Part("tracepoint", ("-k", "tracepoint", *RECORD)),
         Part(
-            "daemon",
-            (
-                "-k",
-                " or ".join(word for words in DAEMON.values() for word in words),
-                *(f"tests/tracerd/test_tracerd_{name}.py" for name in DAEMON),
-            ),
-            tuple(f"tests/tracerd/test_tracerd_{name}.py" for name in ("cgroup", *DAEMON, "security")),
+            "trampoline",
+            ("-k", " or ".join(("trampoline", *(word for words in DAEMON.values() for word in words)))),
+            (OWN, *RECORD, *files(*DAEMON)),
+            "trampoline",
         ),
+        Part("tracepoint", ("-k", "tracepoint"), RECORD),
+        Part("restart", ("-k", " or ".join(RESTART)), files("restart")),
+        Part("all", (), (OWN, *RECORD, *files("cgroup", *DAEMON, "restart", "security"))),
     )
 }
-QUICK = Part("quick", ("-k", "trampoline", OWN, RECORD[0]))
+USUAL = ("trampoline", "tracepoint", "restart")
+QUICK = Part("quick", ("-k", "trampoline"), (OWN, RECORD[0]), "trampoline")
 """One tier, one load: what a few minutes of emulation are best spent on."""
 
 
@@ -79,9 +82,11 @@ def storm(tree: Path, target: Path) -> Path | None:
     return None if done.returncode else target
 
 
-def environment(out: str) -> dict[str, str]:
+def environment(part: Part, out: str) -> dict[str, str]:
     """Where the tests leave what they saw, and where the tree's packages are."""
+    tier = {"CAISSON_TEST_TIER": part.tier} if part.tier else {}
     return {
+        **tier,
         "PYTHONPATH": "runner:tracerd:proto:gate",
         "CAISSON_SEEN": f"{out}/seen.json",
         "GRPC_VERBOSITY": "NONE",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -43,6 +44,15 @@ KERNELS = {
 
 HERE = "here"
 SHIPPED = ("bpf", "tracerd", "proto", "runner", "tests/tracerd", "pyproject.toml", "scenarios/routes")
+PYTEST = (
+    "-v",
+    "-p",
+    "no:cacheprovider",
+    "-o",
+    "faulthandler_timeout=600",
+    "--junitxml=/out/junit.xml",
+    "--durations=12",
+)
 NO_TREE = "no source tree of the project at"
 
 
@@ -98,19 +108,21 @@ def quoted(word: str) -> str:
     return "'" + word.replace("'", "'\\''") + "'"
 
 
-def job(tree: Path, arguments: list[str]) -> bytes:
+def job(tree: Path, part: Part) -> bytes:
     """The tests as a job."""
-    names = {**parts.environment("/out"), "CAISSON_VM": "1", "CAISSON_LOAD_TIMEOUT_S": "1800"}
+    names = {**parts.environment(part, "/out"), "CAISSON_VM": "1", "CAISSON_LOAD_TIMEOUT_S": "1800"}
     files = shipped_files(tree)
     with tempfile.TemporaryDirectory(prefix="caisson-storm-") as folder:
         storm = parts.storm(tree, Path(folder) / "storm")
         if storm is not None:
             names["CAISSON_STORM"] = "/job/storm"
             files["storm"] = storm.read_bytes()
-    script = f"""cd /job/tree
+    # What the job tells goes to the console too, where it is read when the machine gives no answer.
+    script = f"""tail -n +1 -F /out/log > /dev/console 2>/dev/null &
+cd /job/tree
 export {" ".join(f"{name}={quoted(value)}" for name, value in names.items())}
 python3 -m caisson_tracerd.cli doctor --json > /out/doctor.json 2>/out/doctor.log
-python3 -m pytest -p no:cacheprovider --junitxml=/out/junit.xml --durations=12 {" ".join(map(quoted, arguments))}
+python3 -m pytest {" ".join(map(quoted, [*PYTEST, *part.arguments]))}
 """
     return pack({"job.sh": script.encode(), **files})
 
@@ -154,22 +166,32 @@ def run_kernel(name: str, part: Part, image: Path, work: bytes, timeout_s: float
         return judged(play(kernel, image, work, timeout_s, cpus=cpus, scratch=cache_folder()), result)
     except MachineError as problem:
         result.problem = str(problem)
+        result.tests = heard(problem.console)
         return result
 
 
-def run_here(part: Part, tree: Path, arguments: list[str], timeout_s: float) -> Result:
+def heard(console: bytes) -> dict[str, str]:
+    """The tests that ended before their machine did, by its console."""
+    told = re.findall(rb"tests/tracerd/(\w+)\.py::(\S+) (PASSED|FAILED|SKIPPED)", console)
+    return {
+        f"{module.decode()}::{name.decode()}": word.decode().lower() + ("" if word == b"PASSED" else ": see the log")
+        for module, name, word in told
+    }
+
+
+def run_here(part: Part, tree: Path, timeout_s: float) -> Result:
     """The same on this machine's kernel."""
     result = Result(HERE, part.name, os.uname().release)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="caisson-here-") as out:
-        names = {**os.environ, **parts.environment(out)}
+        names = {**os.environ, **parts.environment(part, out)}
         doctor = [sys.executable, "-m", "caisson_tracerd.cli", "doctor", "--json"]
         found = subprocess.run(doctor, cwd=tree, env=names, capture_output=True)
         Path(out, "doctor.json").write_bytes(found.stdout)
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={out}/junit.xml"]
         try:
             done = subprocess.run(
-                [*command, *arguments],
+                [*command, *part.arguments],
                 cwd=tree,
                 env=names,
                 stdout=subprocess.PIPE,
@@ -239,7 +261,9 @@ def main() -> int:
     parser.add_argument(
         "--kernels", default=",".join(KERNELS), help=f"of {', '.join(KERNELS)}, {HERE}; default: all but {HERE}"
     )
-    parser.add_argument("--parts", default=",".join(parts.PARTS), help=f"of {', '.join(parts.PARTS)}; default: all")
+    parser.add_argument(
+        "--parts", default=",".join(parts.USUAL), help=f"of {', '.join(parts.PARTS)}; default: the first three"
+    )
     parser.add_argument("--json", type=Path, help="where to keep what was seen")
     parser.add_argument("--jobs", type=int, default=1, help="machines at a time")
     parser.add_argument("--cpus", type=int, default=2, help="processors of each machine")
@@ -261,7 +285,7 @@ def main() -> int:
     if options.quick:
         chosen = [parts.QUICK]
     if options.pytest:
-        chosen = [Part("own", tuple(options.pytest))]
+        chosen = [Part("own", (), tuple(options.pytest))]
     reason = why_not() if names != [HERE] else None
     if reason:
         print(f"test-kernels: {reason}", file=sys.stderr)
@@ -273,7 +297,7 @@ def main() -> int:
 
     def run(name: str, part: Part) -> None:
         if name == HERE:
-            one = run_here(part, options.tree, list(part.everything or part.arguments), options.timeout)
+            one = run_here(part, options.tree, options.timeout)
         else:
             one = run_kernel(name, part, image, jobs[part.name], options.timeout, options.cpus)
         with _keeping:
@@ -286,7 +310,7 @@ def main() -> int:
     try:
         if names != [HERE]:
             image = built("image.sh", str(cache_folder()))
-            jobs = {part.name: job(options.tree, list(part.arguments)) for part in chosen}
+            jobs = {part.name: job(options.tree, part) for part in chosen}
     except MachineError as problem:
         print(f"test-kernels: {problem}", file=sys.stderr)
         return 3

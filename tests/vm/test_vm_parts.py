@@ -154,9 +154,8 @@ def test_results_are_kept_beside_those_of_other_kernels_and_parts(tmp_path: Path
 def test_every_part_names_tests_that_exist() -> None:
     top = HERE.parents[1]
     for part in (*parts.PARTS.values(), parts.QUICK):
-        files = [word for word in (*part.arguments, *part.everything) if word.endswith(".py")]
-        assert files
-        assert all((top / name).exists() for name in files)
-    for name, words in parts.DAEMON.items():
+        assert part.files
+        assert all((top / name).exists() for name in part.files)
+    for name, words in {**parts.DAEMON, "restart": parts.RESTART}.items():
         text = (top / f"tests/tracerd/test_tracerd_{name}.py").read_text()
         assert [word for word in words if word not in text] == []
