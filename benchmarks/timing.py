@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import subprocess
 from collections.abc import Iterable, Sequence
 
 
@@ -32,3 +34,15 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
         if number == 0:
             print("  " + "  ".join("-" * width for width in widths))
+
+
+def others_watching() -> str:
+    """A line that says so when programs of somebody else are on this machine's system calls already, or nothing."""
+    tool = shutil.which("bpftool", path="/usr/sbin:/usr/bin:/sbin:/bin")
+    if tool is None:
+        return ""
+    shown = subprocess.run([tool, "link", "show"], capture_output=True, text=True, check=False).stdout
+    count = shown.count("tp 'sys_enter'")
+    if not count:
+        return ""
+    return f"{count} other program(s) watch every system call of this machine: 'no programs' and 'bare' have these too"

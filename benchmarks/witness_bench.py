@@ -31,7 +31,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import drain_rate
 from caisson_proto import tracerd_pb2 as pb
-from timing import machine, table
+from timing import machine, others_watching, table
 from witness_cost import CASES, WORK, Rig, measure, middle
 
 FILES = 24
@@ -289,6 +289,7 @@ def main() -> None:
     if os.geteuid() != 0:
         raise SystemExit("witness_bench needs root")
     print(f"{machine()}; load {os.getloadavg()[0]:.1f}; {options.rounds} rounds, medians")
+    print(others_watching())
     root = Path(tempfile.mkdtemp(prefix="caisson-bench-"))
     try:
         calls(root, options.calls, options.rounds)

@@ -30,7 +30,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from caisson_proto import tracerd_pb2 as pb
 from caisson_tracerd import trial
-from timing import machine, table
+from timing import machine, others_watching, table
 from witness_cost import WORK, Rig, measure
 
 RECORD = 232
@@ -139,6 +139,7 @@ def main() -> None:
     if os.geteuid() != 0:
         raise SystemExit("witness_floor needs root")
     print(f"{machine()}; load {os.getloadavg()[0]:.1f}; least of {options.rounds} rounds")
+    print(others_watching())
     root = Path(tempfile.mkdtemp(prefix="caisson-floor-"))
     found: dict[str, list[float]] = {}
     try:
