@@ -91,6 +91,6 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             try:
                 event = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return
             yield event

@@ -25,6 +25,7 @@ from caisson_runner.bundle.digests import entry_of_bytes
 from caisson_runner.bundle.statement import STATEMENT
 from caisson_runner.bundle.writer import COVERAGE
 from caisson_runner.errors import CaissonError
+from caisson_runner.pids import events
 from caisson_runner.results import RUN_SCHEMA, Result, read_result
 from caisson_runner.run import agent_records
 from caisson_runner.session import Session
@@ -36,6 +37,7 @@ from caisson_runner.verify.findings import findings, gather
 from caisson_runner.verify.grader import Grader, Grades
 
 _NEW: Final = frozenset({RUN, VERDICT})
+GATE_EVENTS: Final = "gate/events.jsonl"
 """Files that the new bundle does not take over from the old one."""
 
 
@@ -145,6 +147,7 @@ def _verdict(
         harness=[record for record in records if record.seq > begin and record.seq not in mine],
         future=grades.future,
         stdout=bundle.read("logs/agent.stdout") if bundle.has("logs/agent.stdout") else b"",
+        gate=events(bundle.root / GATE_EVENTS) if bundle.has(GATE_EVENTS) else (),
     )
     return decide(trusting, grades.ground_truth, grades.held_out, findings(gathered, session.rules))
 

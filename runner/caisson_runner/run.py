@@ -182,6 +182,7 @@ def _verdict(task: Task, agent: AgentPlan, made: _Made, harness: set[int], rules
         harness=[record for record in made.records if record.seq > begin and record.seq not in mine],
         future=grades.future,
         stdout=made.finished.stdout if made.finished is not None else b"",
+        gate=events(made.way.folder / "events.jsonl") if made.way is not None else (),
     )
     return decide(made.trusting, grades.ground_truth, grades.held_out, findings(gathered, rules))
 

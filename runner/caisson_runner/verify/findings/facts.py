@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from caisson_runner.tasks.task import Task
 from caisson_runner.verify.check import Check, shown
 from caisson_runner.verify.findings.globs import any_of
 from caisson_runner.verify.findings.model import Change, Subject
+from caisson_runner.verify.findings.outside import outside_streams
 from caisson_runner.verify.findings.streams import harness_stream, reach_streams
 from caisson_runner.verify.history import NONE, Future
 
@@ -69,15 +70,18 @@ def gather(
     harness: Sequence[Record] = (),
     future: Future = NONE,
     stdout: bytes = b"",
+    gate: Iterable[Mapping[str, Any]] = (),
 ) -> Gathered:
     """Index a run once, so that every rule is a look-up.
 
     `agent_kind` is the plan's; without it a read below /solution cannot be told from the oracle's and is let be.
+    `gate` are the events of the gate's journal, where the box had one.
     """
     facts = Facts(
         task, records, changes, coverage, alive, agent_kind, views, bare, split, trusting, true, harness, future, stdout
     )
     streams = reach_streams(facts.records, facts.changes, facts.alive, ROOMS, (task.workspace, task.workdir))
+    streams |= {name: list(subjects) for name, subjects in outside_streams(gate).items()}
     streams["harness"] = harness_stream(harness, streams["write"])
     bare_paths = facts.bare[0] if facts.bare is not None else ()
     seqs = {subject.path: subject.seqs for subject in streams["write"]}

@@ -52,6 +52,11 @@ STREAMS: Final[Mapping[str, Mapping[str, str]]] = {
         "left_behind": "bool",
     },
     "call": {"op": "string", "path": "string", "failed": "bool"},
+    "outside": {
+        "kind": "string", "verdict": "string", "rule": "string", "reason": "string", "host": "string", "port": "int",
+        "method": "string",
+    },
+    "hosted": {"kind": "string", "name": "string", "host": "string"},
     "process": {"name": "string", "pid": "int", "waits": "bool"},
     "run": {},
 }  # fmt: skip

@@ -1,0 +1,73 @@
+"""The gate's journal as streams: what was asked of the outside, and which tools of a model's provider. Pure.
+
+What a box said stands in the journal as text or as `{"b64": …}`; here only what the gate itself found out is looked at:
+canonical names, its verdicts, rules and reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from caisson_runner.verify.findings.model import Subject
+
+MOST: Final = 10_000
+"""Different subjects of one stream; more tell nothing new."""
+_KINDS: Final = frozenset({"dns", "connect", "tls", "http", "tcp", "http-done", "ws-done"})
+
+
+def outside_streams(events: Iterable[Mapping[str, Any]]) -> dict[str, Sequence[Subject]]:
+    """`outside` and `hosted` of one run."""
+    asked: dict[tuple[Any, ...], Subject] = {}
+    hosted: dict[tuple[Any, ...], Subject] = {}
+    hosts: dict[int, str] = {}
+    for event in events:
+        kind = event.get("kind") if isinstance(event, Mapping) else None
+        if not isinstance(kind, str) or kind not in _KINDS:
+            continue
+        host, port, path = _where(event)
+        seq = event.get("seq")
+        if kind == "http" and isinstance(seq, int):
+            hosts[seq] = host
+        of = event.get("of")
+        host = host or (hosts.get(of, "") if isinstance(of, int) else "")
+        reason = _text(event.get("reason_code"))
+        fields = {
+            "kind": _text(kind),
+            "verdict": _text(event.get("verdict")),
+            "rule": _text(event.get("rule")),
+            "reason": reason,
+            "host": host,
+            "port": port,
+            "method": _text(event.get("method")),
+        }
+        key = tuple(fields.values())
+        if key not in asked and len(asked) < MOST:
+            label = f"{host or 'no host'}{path}" + (f" ({reason})" if reason else "")
+            asked[key] = Subject(fields, (), host, label)
+        for tool in _list(event.get("hosted_tools")):
+            known = {"kind": _text(tool.get("kind")), "name": _text(tool.get("name")), "host": host}
+            if len(hosted) < MOST:
+                hosted.setdefault(tuple(known.values()), Subject(known, (), host, f"{known['name']} of {host}"))
+    return {"outside": tuple(asked.values()), "hosted": tuple(hosted.values())}
+
+
+def _where(event: Mapping[str, Any]) -> tuple[str, int, str]:
+    """Host, port and path that were decided on, as far as the event says."""
+    target = event.get("target")
+    if isinstance(target, Mapping):
+        port = target.get("port")
+        return _text(target.get("host")), port if isinstance(port, int) else 0, _text(target.get("path"))[:120]
+    wanted = event.get("orig_dst")
+    address, port = (wanted[0], wanted[1]) if isinstance(wanted, list) and len(wanted) == 2 else ("", 0)
+    name = event.get("name_dns") or event.get("name_connect") or address
+    return _text(name)[:260], port if isinstance(port, int) else 0, ""
+
+
+def _text(value: object) -> str:
+    """Text of ours or harmless text of the box; what is neither is not shown."""
+    return value if isinstance(value, str) else "" if value is None else "(bytes)"
+
+
+def _list(value: object) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
