@@ -59,6 +59,8 @@ MAX_TEXT: Final = 2048
 """Bound of one string from a box, in bytes."""
 MAX_LIST: Final = 256
 """Bound of one list, such as the headers of a message."""
+MAX_JOURNAL: Final = 1 << 30
+"""Bytes of one box's events: some 700 000 requests."""
 MAX_LINE: Final = 1 << 20
 """A reader takes no longer line."""
 
@@ -76,6 +78,10 @@ class Ready(dict[str, Any]):
 
 
 MAX_WIDE: Final = 40_000
+
+
+class JournalFull(OSError):
+    """The box has made as many events as are kept."""
 
 
 class JournalDamaged(Exception):
@@ -124,38 +130,49 @@ def is_cut(value: Any) -> bool:
 class Journal:
     """Appends events. Safe from any thread; keeps nothing in memory but the last digest."""
 
-    def __init__(self, path: Path, *, run: str, box: str, policy_sha256: str) -> None:
-        """A new file at ``path``; FileExistsError when there is one."""
+    def __init__(self, path: Path, *, run: str, box: str, policy_sha256: str, limit: int = MAX_JOURNAL) -> None:
+        """A new file at ``path``; FileExistsError when there is one. ``limit`` is of its size in bytes."""
         self.path = path
         self._common = {"run": run, "box": box, "policy_sha256": policy_sha256}
         self._lock = threading.Lock()
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)
         self._last = FIRST
-        self._seq = 0
+        self._seq = self._size = 0
+        self._limit, self._full = limit, False
 
     def append(self, kind: Kind, /, **fields: Any) -> int:
         """Write one event and return its seq. Fields that are None are left out; bytes are made harmless.
 
         Known names are in the module's table; others may be added. A closed journal raises ValueError: whoever
-        decides after the end must not act on it.
+        decides after the end must not act on it. So does a full one, with JournalFull: a box that makes more events
+        than there is room for has no way out any more.
         """
         event: dict[str, Any] = {name: _plain(value) for name, value in fields.items() if value is not None}
         with self._lock:
             if self._fd < 0:
                 raise ValueError("the journal is closed")
-            seq = self._seq + 1
-            event.update(
-                self._common,
-                kind=kind,
-                seq=seq,
-                prev_sha256=self._last,
-                t_mono=time.clock_gettime_ns(time.CLOCK_BOOTTIME),
-                t_wall=round(time.time(), 6),
-            )
-            line = _encode(event)
-            _write(self._fd, line + b"\n")
-            self._last = hashlib.sha256(line).hexdigest()
-            self._seq = seq
+            if self._size >= self._limit and kind != "gate":
+                if not self._full:
+                    self._full = True
+                    self._put("gate", {"what": "the journal is full"})
+                raise JournalFull(f"more than {self._limit} bytes of events")
+            return self._put(kind, event)
+
+    def _put(self, kind: Kind, event: dict[str, Any]) -> int:
+        seq = self._seq + 1
+        event.update(
+            self._common,
+            kind=kind,
+            seq=seq,
+            prev_sha256=self._last,
+            t_mono=time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+            t_wall=round(time.time(), 6),
+        )
+        line = _encode(event)
+        _write(self._fd, line + b"\n")
+        self._last = hashlib.sha256(line).hexdigest()
+        self._size += len(line) + 1
+        self._seq = seq
         return seq
 
     def head(self) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from caisson_gate.arrival import plain_address
-from caisson_gate.front import Front, Server
+from caisson_gate.front import MOST, Front, Server
 from caisson_gate.owners import Owners
 from caisson_gate.packets import Recorder
 from caisson_gate.questions import Datagrams, Questions, stream
@@ -65,6 +65,8 @@ class Listeners:
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
+            if len(self._connections) > MOST:
+                return
             address, port = writer.get_extra_info("sockname")[:2]
             src_port = writer.get_extra_info("peername")[1]
             await stream(self._questions, reader, writer, (plain_address(address), port), src_port)

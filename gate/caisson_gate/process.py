@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 from caisson_gate import wire
 from caisson_gate.credentials import credential_names, placeholder
-from caisson_gate.events import Journal
+from caisson_gate.events import MAX_JOURNAL, Journal
 from caisson_gate.listeners import Listeners
 from caisson_gate.load import bundle
 from caisson_gate.policy import Policy, parse
@@ -31,6 +31,7 @@ from caisson_gate.resolve import Resolver, parse_pin
 from caisson_gate.rights import give_up
 from caisson_gate.served import Served
 
+JOURNAL_BYTES = MAX_JOURNAL
 GRACE_S: Final = 10.0
 """How long after the runner's end the gate may still write; then it ends by force, whatever it is doing."""
 
@@ -149,7 +150,9 @@ class Gate:
         """Descriptors: the policy's text, then the box's sockets. All taken over, also by a refusal."""
         policy, text = self._policy(request, descriptors)
         box, folder = request["box"], Path(request["folder"])
-        journal = Journal(folder / "events.jsonl", run=request["run"], box=box, policy_sha256=policy.sha256)
+        digest = policy.sha256
+        path = folder / "events.jsonl"
+        journal = Journal(path, run=request["run"], box=box, policy_sha256=digest, limit=JOURNAL_BYTES)
         served = Served(
             box=box,
             run=request["run"],

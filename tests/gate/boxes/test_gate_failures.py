@@ -18,7 +18,7 @@ from caisson_gate.rights import GATE_UID
 from caisson_runner.boxes import listeners
 from caisson_runner.boxes.errors import RequestError
 from caisson_runner.boxes.store import SnapshotSpec
-from conftest import WEB, Rig
+from conftest import WEB, Rig, dump
 from http_rig import hello
 
 LIMIT_S = 60.0
@@ -172,3 +172,18 @@ async def test_a_gate_of_root_is_no_root_while_it_serves_and_leaves_its_files_to
             await boxed.closed()
             owners = {path.stat().st_uid for path in (boxed.folder, *boxed.folder.rglob("*"))}
     assert owners == {0}
+
+
+async def test_a_full_journal_closes_the_box_and_says_so(local_rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    small = (sys.executable, "-c", "import caisson_gate.process as p; p.JOURNAL_BYTES = 20_000; p.main()")
+    monkeypatch.setattr(GateProcess, "command", small)
+    async with local_rig.world.upstream("web.test", hello, tls=False) as upstream, local_rig.one() as boxed:
+        await boxed.sh("for n in $(seq 40); do curl -sS -m 20 http://web.test/; done")
+        reached = upstream.connections
+        done = await boxed.sh("curl -sS -m 20 http://web.test/")
+        events = await boxed.closed()
+    assert 1 <= reached < 40
+    assert upstream.connections == reached
+    assert not done.ok
+    said = [one.get("what") for one in events if one["kind"] == "gate" and "what" in one]
+    assert said == ["opened", "the journal is full", "closed"], dump(events[-4:])
