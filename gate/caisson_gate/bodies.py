@@ -9,16 +9,26 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import queue
+import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from caisson_gate.credentials import Redactor
 
-SPILL: Final = 1 << 16
-"""Larger bodies go to a part file while they pass."""
+SPILL: Final = 1 << 18
+"""Larger bodies go to a thread and a part file while they pass."""
+BATCH: Final = 1 << 20
+"""Bytes handed over at once: waking a thread costs as much as hashing some of them."""
+PENDING: Final = 4
+"""Batches of one body that may wait for their thread."""
 MAX_KEPT: Final = 4 << 30
 """Of one store, in bytes: a box must not fill the disk. What is beyond it is hashed and not kept."""
+
+
+class _Hash(Protocol):
+    def update(self, data: bytes, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +90,20 @@ class BodyStore:
 
 
 class Recording:
-    """One body on its way into the store. Not finished means gone: its part file is removed by `drop`."""
+    """One body on its way into the store. Not finished means gone: its part file is removed by `drop`.
 
-    __slots__ = ("_buffer", "_fd", "_granted", "_hash", "_part", "_redact", "_store", "kept", "length")
+    A large body is hashed and written by a thread of its own, both of which Python does without its lock, so that one
+    box's download holds up no other box, and a slow disk none at all.
+    """
+
+    __slots__ = ("_behind", "_buffer", "_granted", "_hash", "_redact", "_store", "kept", "length")
 
     def __init__(self, store: BodyStore, redactor: Redactor) -> None:
         self._store = store
         self._redact = redactor.stream() if redactor else None
         self._hash = hashlib.sha256()
         self._buffer = bytearray()
-        self._part: Path | None = None
-        self._fd = -1
+        self._behind: _Behind | None = None
         self._granted = 0
         self.length = 0
         self.kept = True
@@ -106,72 +119,131 @@ class Recording:
         """The end. The body's file, if it is kept, is there when this returns."""
         if self._redact is not None and (rest := self._redact.finish()):
             self._add(rest)
-        sha256 = self._hash.hexdigest()
         redacted = self._redact is not None and self._redact.changed
+        if self._behind is not None:
+            self.kept = self._behind.end() and self.kept
+        sha256 = self._hash.hexdigest()
         if self.length == 0:
             return Body(sha256, 0, False, redacted, whole)
         if self.kept:
             self._settle(self._store.path(sha256))
+        if not self.kept:
+            self.drop()
         return Body(sha256, self.length, self.kept, redacted, whole)
 
     def drop(self) -> None:
         """Keep nothing of it. Idempotent, and harmless after `finish`."""
         self.kept = False
         self._buffer.clear()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        if self._part is not None:
-            self._part.unlink(missing_ok=True)
-            self._part = None
+        if self._behind is not None:
+            self._behind.end()
+            self._behind.remove()
         self._store.take_back(self._granted)
         self._granted = 0
 
     def _add(self, chunk: bytes) -> None:
-        self._hash.update(chunk)
         self.length += len(chunk)
-        if not self.kept:
+        if self.kept and self._store.grant(len(chunk)):
+            self._granted += len(chunk)
+        else:
+            self.kept = False
+        if self._behind is None and len(self._buffer) + len(chunk) <= SPILL:
+            self._hash.update(chunk)
+            self._buffer += chunk
             return
-        if not self._store.grant(len(chunk)):
-            self.drop()
-            return
-        self._granted += len(chunk)
-        try:
-            if self._fd < 0 and len(self._buffer) + len(chunk) <= SPILL:
-                self._buffer += chunk
-            else:
-                self._spill(chunk)
-        except OSError:  # a full disk: the traffic goes on, the record says that the body is missing
-            self.drop()
-
-    def _spill(self, chunk: bytes) -> None:
-        if self._fd < 0:
-            self._part = self._store.part()
-            assert self._part is not None
-            self._fd = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
-            _write(self._fd, self._buffer)
+        if self._behind is None:
+            self._behind = _Behind(self._hash, self._store.part() if self.kept else None)
+            self._behind.put(bytes(self._buffer), hashed=True)
             self._buffer.clear()
-        _write(self._fd, chunk)
+        self._behind.put(chunk, kept=self.kept)
 
     def _settle(self, target: Path) -> None:
+        """Give the body its name."""
         try:
             if target.exists():
-                self.drop()
-                self.kept = True
-                return
-            if self._fd < 0:
-                self._spill(b"")
-            os.close(self._fd)
-            self._fd = -1
-            assert self._part is not None
-            self._part.rename(target)
-            self._part = None
+                if self._behind is not None:
+                    self._behind.remove()
+                self._store.take_back(self._granted)
+            elif self._behind is not None:
+                self._behind.rename(target)
+            else:
+                part = self._store.part()
+                assert part is not None
+                part.write_bytes(self._buffer)
+                part.rename(target)
             self._granted = 0
-        except OSError:
-            self.drop()
+        except OSError:  # a full disk: the record says that the body is missing
+            self.kept = False
+        self._buffer.clear()
 
 
-def _write(fd: int, data: bytes | bytearray) -> None:
+class _Behind:
+    """Hashes and writes in a thread; `put` waits when too much is pending, so that memory stays flat."""
+
+    def __init__(self, digest: _Hash, part: Path | None) -> None:
+        self._digest, self._part = digest, part
+        self._room = threading.Semaphore(PENDING)
+        self._queue: queue.SimpleQueue[list[tuple[bytes, bool, bool]] | None] = queue.SimpleQueue()
+        self._batch: list[tuple[bytes, bool, bool]] = []
+        self._size = 0
+        self._good = part is not None
+        self._ended = False
+        self._thread = threading.Thread(target=self._work, name="body", daemon=True)
+        self._thread.start()
+
+    def put(self, chunk: bytes, *, hashed: bool = False, kept: bool = True) -> None:
+        """The next bytes. ``hashed``: only to be written; not ``kept``: only to be hashed."""
+        self._batch.append((chunk, hashed, kept))
+        self._size += len(chunk)
+        if self._size >= BATCH:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        self._room.acquire()
+        self._queue.put(self._batch)
+        self._batch, self._size = [], 0
+
+    def end(self) -> bool:
+        """All that was put is done; whether the file is whole. Idempotent."""
+        if not self._ended:
+            self._ended = True
+            self._hand_over()
+            self._queue.put(None)
+            self._thread.join()
+        return self._good
+
+    def remove(self) -> None:
+        """Take the file away."""
+        if self._part is not None:
+            self._part.unlink(missing_ok=True)
+            self._part = None
+
+    def rename(self, target: Path) -> None:
+        """Give the file its name."""
+        assert self._part is not None
+        self._part.rename(target)
+        self._part = None
+
+    def _work(self) -> None:
+        fd = -1
+        while (batch := self._queue.get()) is not None:
+            for chunk, hashed, kept in batch:
+                if not hashed:
+                    self._digest.update(chunk)
+                self._good = self._good and kept
+                if self._good and self._part is not None:
+                    try:
+                        if fd < 0:
+                            fd = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+                        _write(fd, chunk)
+                    except OSError:  # a full disk: the traffic goes on, the record says that the body is missing
+                        self._good = False
+            self._room.release()
+        if fd >= 0:
+            os.close(fd)
+
+
+def _write(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
