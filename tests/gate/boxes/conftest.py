@@ -29,6 +29,7 @@ from caisson_runner.boxes.store import SnapshotSpec, Store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "docker"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "witness"))
 from docker_daemon import Dockerd, dockerd, why_not
 from http_rig import World
 

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -65,13 +65,35 @@ async def agent(session: Session, task: Task, out: Path, line: str) -> Result:
 SOLVED = 'sed -i "s/a - b/a + b/; s/a + b$/a * b/" impl.py'
 
 
+@pytest.fixture(params=["strace", pytest.param("ebpf", marks=[pytest.mark.bpf, pytest.mark.root])])
+def witness(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A witness that knows pids; for eBPF a daemon of the test's own."""
+    if request.param == "strace":
+        if shutil.which("strace") is None:
+            pytest.skip("strace is not installed: without a witness no pid is known")
+        yield "strace"
+        return
+    if os.geteuid() != 0:
+        pytest.skip("eBPF needs a tracerd, which needs root")
+    from caisson_runner import session
+    from caisson_runner.witness import choose
+    from witness_daemon import Daemon
+
+    daemon = Daemon(tmp_path)
+    try:
+        daemon.start(timeout=120)
+        monkeypatch.setattr(session, "choose", lambda name: choose(name, daemon.socket))
+        yield "ebpf"
+    finally:
+        daemon.stop()
+        daemon.unload()
+
+
 async def test_the_bundle_holds_what_went_out_and_leads_to_the_process(
-    session: MakeSession, world: World, task: Task, tmp_path: Path, nonce: str
+    session: MakeSession, witness: str, world: World, task: Task, tmp_path: Path, nonce: str
 ):
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed: without a witness no pid is known")
     out = tmp_path / "out"
-    async with world.upstream("web.test", hello) as upstream, session("strace", WEB, record=True) as made:
+    async with world.upstream("web.test", hello) as upstream, session(witness, WEB, record=True) as made:
         result = await agent(
             made, task, out, f"curl -sS https://web.test/{nonce}; curl -sS -m 9 http://192.0.2.7:8080/; exit 0"
         )
@@ -93,6 +115,7 @@ async def test_the_bundle_holds_what_went_out_and_leads_to_the_process(
     pids = {one["seq"]: one for one in map(json.loads, (out / "gate/pids.jsonl").read_bytes().splitlines())}
     [shut] = [one for one in events if one["kind"] == "tcp"]
     assert shut["orig_dst"] == ["192.0.2.7", 8080]
+    assert pids[asked["seq"]]["by"] == ("socket" if witness == "ebpf" else "destination")
     commands = {record.pid: record.argv for record in bundle.records() if record.argv}
     assert commands[pids[asked["seq"]]["pid"]][-1].decode() == f"https://web.test/{nonce}"
     assert commands[pids[shut["seq"]]["pid"]][-1] == b"http://192.0.2.7:8080/"
