@@ -21,7 +21,9 @@ def run(names: tuple[str, ...]) -> list[str]:
     failed = []
     for name in names:
         print(f"\n== {name}", flush=True)
-        if subprocess.run([sys.executable, str(HERE / f"{name}.py"), *sys.argv[1:]], check=False).returncode != 0:
+        program, *short = name.split()
+        command = [sys.executable, str(HERE / f"{program}.py"), *short, *sys.argv[1:]]
+        if subprocess.run(command, check=False).returncode != 0:
             failed.append(name)
     return failed
 
@@ -36,7 +38,7 @@ def main() -> None:
         while not answers() and daemon.poll() is None and time.monotonic() < deadline:
             time.sleep(0.2)
     try:
-        failed = run(("fork_cost", "suite_rate", "witness_overhead"))
+        failed = run(("fork_cost", "suite_rate", "witness_overhead", "gate_bench --short"))
     finally:
         if daemon is not None:
             daemon.terminate()
