@@ -1,6 +1,6 @@
 # make demo   run the article's experiments and print their tables
 # make test   every test this machine can run; what is skipped is listed with its reason
-# make test-kernels [KERNELS=6.1,6.12] [JSON=file] [ARGS=--quick]   the witness tests on Debian's kernels in virtual machines (root)
+# make test-kernels [KERNELS=6.1,6.12,here] [JSON=file] [ARGS=--quick]   the witness tests on Debian's kernels in virtual machines
 # make compare  what eBPF, strace and polling each see of the same deeds (ARGS=--quick: under three minutes)
 # make redteam  try every known way out of our own boxes, with every engine (ARGS=--quick: under five minutes)
 # make deb    build dist/caisson_VERSION_ARCH.deb; make test-service: install it in a real systemd and try it
@@ -24,6 +24,7 @@ cheats: setup
 
 cheats-page: setup
 	@$(BIN)/python -m caisson_runner.report.catalogue > docs/cheats.md
+	@$(BIN)/python -m caisson_runner.report.rules docs/findings.md
 
 test: setup-test
 	@$(BIN)/python -m pytest $(ARGS)
