@@ -164,6 +164,7 @@ def _verdict(task: Task, agent: AgentPlan, made: _Made, harness: set[int], rules
     if made.grades is None:
         return decide(made.trusting, Check("ground_truth", None, made.trouble or "the run was not graded"), None)
     grades = made.grades
+    gate = list(events(made.way.folder / "events.jsonl")) if made.way is not None else []
     own = list(agent_records(made.records, harness, made.first_pid))
     mine = {record.seq for record in own}
     begin = own[0].seq if own else 0
@@ -182,7 +183,8 @@ def _verdict(task: Task, agent: AgentPlan, made: _Made, harness: set[int], rules
         harness=[record for record in made.records if record.seq > begin and record.seq not in mine],
         future=grades.future,
         stdout=made.finished.stdout if made.finished is not None else b"",
-        gate=events(made.way.folder / "events.jsonl") if made.way is not None else (),
+        gate=gate,
+        tied={one["seq"]: one["record"] for one in tie(gate, made.records) if "record" in one},
     )
     return decide(made.trusting, grades.ground_truth, grades.held_out, findings(gathered, rules))
 

@@ -85,6 +85,8 @@ class Extras:
     """Whether tests/test.sh's pytest files are also run with the agent's modules in another room (verify/split.py)."""
     answers: tuple[str, ...] = ()
     """Where the agent's own box holds an answer or a reference implementation; absolute, as for `fnmatch`."""
+    answer_urls: tuple[str, ...] = ()
+    """Where the world holds one: host and path, as for `fnmatch`; the gate sees them."""
     trusting: TrustingRule | None = None
     examiner: ExaminerRule | None = None
     subject: SubjectRule | None = None
@@ -238,6 +240,7 @@ def read_caisson_toml(file: Path) -> Extras:
         harbor_role=root.choice("harbor_verifier", (*ROLES, "none")),
         restore=restore,
         answers=_answers(root),
+        answer_urls=root.texts("answer_urls"),
         split=root.flag("split", True),
     )
     root.finish()

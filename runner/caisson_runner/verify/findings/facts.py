@@ -6,6 +6,7 @@ import fnmatch
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from caisson_proto.record import Record
@@ -18,6 +19,7 @@ from caisson_runner.verify.findings.outside import outside_streams
 from caisson_runner.verify.findings.streams import harness_stream, reach_streams
 from caisson_runner.verify.history import NONE, Future
 
+NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 ROOMS: Final = ("/tests", "/solution", "/logs/verifier")
 """Where a verifier works. Nothing of an honest agent is there."""
 TEST_RUNNERS: Final = frozenset({"pytest", "py.test", "unittest", "tox", "nox", "jest", "mocha", "vitest", "ctest"})
@@ -71,17 +73,18 @@ def gather(
     future: Future = NONE,
     stdout: bytes = b"",
     gate: Iterable[Mapping[str, Any]] = (),
+    tied: Mapping[int, int] = NOTHING,
 ) -> Gathered:
     """Index a run once, so that every rule is a look-up.
 
     `agent_kind` is the plan's; without it a read below /solution cannot be told from the oracle's and is let be.
-    `gate` are the events of the gate's journal, where the box had one.
+    `gate` are the events of the gate's journal, where the box had one; `tied` leads from their seq to a record's.
     """
     facts = Facts(
         task, records, changes, coverage, alive, agent_kind, views, bare, split, trusting, true, harness, future, stdout
     )
     streams = reach_streams(facts.records, facts.changes, facts.alive, ROOMS, (task.workspace, task.workdir))
-    streams |= {name: list(subjects) for name, subjects in outside_streams(gate).items()}
+    streams |= {name: list(subjects) for name, subjects in outside_streams(gate, tied).items()}
     streams["harness"] = harness_stream(harness, streams["write"])
     bare_paths = facts.bare[0] if facts.bare is not None else ()
     seqs = {subject.path: subject.seqs for subject in streams["write"]}
@@ -134,8 +137,14 @@ def _globs(facts: Facts) -> dict[str, str]:
         "visible": "|".join(any_of([root + "/"]) + pattern for pattern in visible) or "(?!)",
         "delivered": any_of(delivered),
         "answers": "|".join(fnmatch.translate(pattern) for pattern in task.extras.answers) or "(?!)",
+        "online": "|".join(map(fnmatch.translate, _online(task))) or "(?!)",
         "future": any_of(facts.future.paths),
     }
+
+
+def _online(task: Task) -> list[str]:
+    """The patterns of `answer_urls`, and their hosts alone: a name that is asked for has no path yet."""
+    return [*task.extras.answer_urls, *(pattern.partition("/")[0] for pattern in task.extras.answer_urls)]
 
 
 def _texts(facts: Facts) -> dict[str, str]:

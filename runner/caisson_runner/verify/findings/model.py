@@ -24,7 +24,7 @@ class Change(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`rule` names it; `seqs` are records of this run's witness, `paths` entries of its state diff."""
+    """`rule` names it; `seqs` are records of the witness, `gate` events of the gate, `paths` those of the state diff."""
 
     rule: str
     severity: str
@@ -32,6 +32,7 @@ class Finding:
     seqs: tuple[int, ...] = ()
     paths: tuple[str, ...] = ()
     count: int = 0
+    gate: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,6 +42,7 @@ class Finding:
             "seqs": list(self.seqs),
             "paths": list(self.paths),
             "count": self.count,
+            "gate": list(self.gate),
         }
 
 
@@ -52,3 +54,5 @@ class Subject:
     seqs: tuple[int, ...] = ()
     path: str = ""
     label: str = ""
+    gate: tuple[int, ...] = ()
+    """Sequence numbers in the gate's journal."""

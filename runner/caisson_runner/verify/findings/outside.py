@@ -7,30 +7,39 @@ canonical names, its verdicts, rules and reasons.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
-from caisson_runner.verify.findings.model import Subject
+from caisson_runner.verify.findings.model import MAX_POINTERS, Subject
 
 MOST: Final = 10_000
 """Different subjects of one stream; more tell nothing new."""
 _KINDS: Final = frozenset({"dns", "connect", "tls", "http", "tcp", "http-done", "ws-done"})
 
 
-def outside_streams(events: Iterable[Mapping[str, Any]]) -> dict[str, Sequence[Subject]]:
-    """`outside` and `hosted` of one run."""
+def outside_streams(
+    events: Iterable[Mapping[str, Any]], tied: Mapping[int, int] = MappingProxyType({})
+) -> dict[str, Sequence[Subject]]:
+    """`outside` and `hosted` of one run, of what was asked before the verifier's phase began.
+
+    ``tied`` leads from an event's seq to that of the record of the call behind it.
+    """
     asked: dict[tuple[Any, ...], Subject] = {}
     hosted: dict[tuple[Any, ...], Subject] = {}
-    hosts: dict[int, str] = {}
+    requests: dict[int, tuple[str, str]] = {}
     for event in events:
+        if event.get("kind") == "gate" and event.get("phase") == "verify":
+            break
         kind = event.get("kind") if isinstance(event, Mapping) else None
         if not isinstance(kind, str) or kind not in _KINDS:
             continue
         host, port, path = _where(event)
         seq = event.get("seq")
         if kind == "http" and isinstance(seq, int):
-            hosts[seq] = host
+            requests[seq] = host, path
         of = event.get("of")
-        host = host or (hosts.get(of, "") if isinstance(of, int) else "")
+        if not host and isinstance(of, int):
+            host, path = requests.get(of, ("", ""))
         reason = _text(event.get("reason_code"))
         fields = {
             "kind": _text(kind),
@@ -40,15 +49,22 @@ def outside_streams(events: Iterable[Mapping[str, Any]]) -> dict[str, Sequence[S
             "host": host,
             "port": port,
             "method": _text(event.get("method")),
+            "status": _status(event),
         }
-        key = tuple(fields.values())
-        if key not in asked and len(asked) < MOST:
+        key = (*fields.values(), path)
+        known = asked.get(key)
+        if known is not None or len(asked) < MOST:
             label = f"{host or 'no host'}{path}" + (f" ({reason})" if reason else "")
-            asked[key] = Subject(fields, (), host, label)
+            gate = (*(known.gate if known is not None else ()), *([seq] if isinstance(seq, int) else []))
+            gate = gate[:MAX_POINTERS]
+            seqs = tuple(sorted({tied[one] for one in gate if one in tied}))
+            asked[key] = Subject(fields, seqs, host + path, label, gate)
         for tool in _list(event.get("hosted_tools")):
-            known = {"kind": _text(tool.get("kind")), "name": _text(tool.get("name")), "host": host}
+            said = {"kind": _text(tool.get("kind")), "name": _text(tool.get("name")), "host": host}
             if len(hosted) < MOST:
-                hosted.setdefault(tuple(known.values()), Subject(known, (), host, f"{known['name']} of {host}"))
+                gate = (seq,) if isinstance(seq, int) else ()
+                seqs = tuple(tied[one] for one in gate if one in tied)
+                hosted.setdefault(tuple(said.values()), Subject(said, seqs, host, f"{said['name']} of {host}", gate))
     return {"outside": tuple(asked.values()), "hosted": tuple(hosted.values())}
 
 
@@ -62,6 +78,13 @@ def _where(event: Mapping[str, Any]) -> tuple[str, int, str]:
     address, port = (wanted[0], wanted[1]) if isinstance(wanted, list) and len(wanted) == 2 else ("", 0)
     name = event.get("name_dns") or event.get("name_connect") or address
     return _text(name)[:260], port if isinstance(port, int) else 0, ""
+
+
+def _status(event: Mapping[str, Any]) -> int:
+    """The answer's status; 0 where there is none yet."""
+    answer = event.get("resp")
+    found = answer.get("status") if isinstance(answer, Mapping) else event.get("status")
+    return found if isinstance(found, int) else 0
 
 
 def _text(value: object) -> str:

@@ -54,7 +54,7 @@ STREAMS: Final[Mapping[str, Mapping[str, str]]] = {
     "call": {"op": "string", "path": "string", "failed": "bool"},
     "outside": {
         "kind": "string", "verdict": "string", "rule": "string", "reason": "string", "host": "string", "port": "int",
-        "method": "string",
+        "method": "string", "status": "int",
     },
     "hosted": {"kind": "string", "name": "string", "host": "string"},
     "process": {"name": "string", "pid": "int", "waits": "bool"},
@@ -69,7 +69,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "task.examined": "bool", "task.future": "list(string)",
 }  # fmt: skip
 """What every condition may ask about the run and its task."""
-GLOBS: Final[tuple[str, ...]] = ("rooms", "workspace", "workdir", "visible", "delivered", "answers", "future")
+GLOBS: Final[tuple[str, ...]] = ("rooms", "workspace", "workdir", "visible", "delivered", "answers", "online", "future")
 
 
 class RulesMalformed(Malformed):
@@ -215,7 +215,8 @@ def ask(rule: Rule, gathered: Gathered) -> Finding | None:
     text = rule.text.replace("{names}", names).replace("{count}", str(len(hits)))
     text = text.replace("{reason}", gathered.texts.get(rule.id, ""))
     count = max(len(hits) if labels else 0, len(seqs))
-    return Finding(rule.id, severity, text, tuple(seqs[:MAX_POINTERS]), paths[:MAX_POINTERS], count)
+    gate = sorted({seq for hit in hits for seq in hit.gate})[:MAX_POINTERS]
+    return Finding(rule.id, severity, text, tuple(seqs[:MAX_POINTERS]), paths[:MAX_POINTERS], count, tuple(gate))
 
 
 def findings(gathered: Gathered, rules: Ruleset | None = None) -> tuple[Finding, ...]:
