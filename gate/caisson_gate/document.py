@@ -43,7 +43,7 @@ def document(policy: Policy) -> dict[str, Any]:
 def toml(policy: Policy, comments: tuple[str, ...] = ()) -> str:
     """The policy as a file that needs no bundle and no host: for evidence, and to go on writing from."""
     top = document(policy)
-    lines = [f"# {comment}" for comment in comments]
+    lines = ["# " + "".join(letter if letter.isprintable() else "?" for letter in text) for text in comments]
     lines += [f"{key} = {_value(value)}" for key, value in top.items() if not _tabular(value)]
     for key, value in top.items():
         if isinstance(value, Mapping):

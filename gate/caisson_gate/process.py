@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 from caisson_gate import wire
 from caisson_gate.credentials import credential_names, placeholder
+from caisson_gate.document import toml
 from caisson_gate.events import MAX_JOURNAL, Journal
 from caisson_gate.listeners import Listeners
 from caisson_gate.load import bundle
@@ -128,15 +129,14 @@ class Gate:
         self._say({"id": request["id"], **answer})
 
     @staticmethod
-    def _policy(request: wire.Message, descriptors: list[int]) -> tuple[Policy, bytes]:
+    def _policy(request: wire.Message, descriptors: list[int]) -> Policy:
         """The policy of a request: its text is in the first descriptor."""
         with open(descriptors.pop(0), "rb") as file:
-            text = file.read()
-        return parse(text, request["source"], bundle), text
+            return parse(file.read(), request["source"], bundle)
 
     async def _check(self, request: wire.Message, descriptors: list[int]) -> dict[str, Any]:
         """Before there is a box: whether the policy can be taken, and which ports it wants listened on."""
-        policy, _ = self._policy(request, descriptors)
+        policy = self._policy(request, descriptors)
         names = credential_names(policy)
         return {
             "ports": ports(policy),
@@ -148,7 +148,7 @@ class Gate:
 
     async def _open(self, request: wire.Message, descriptors: list[int]) -> dict[str, Any]:
         """Descriptors: the policy's text, then the box's sockets. All taken over, also by a refusal."""
-        policy, text = self._policy(request, descriptors)
+        policy = self._policy(request, descriptors)
         box, folder = request["box"], Path(request["folder"])
         digest = policy.sha256
         path = folder / "events.jsonl"
@@ -165,7 +165,8 @@ class Gate:
             record=request["record"],
             replay=Path(request["replay"]) if request["replay"] else None,
         )
-        (folder / "policy.toml").write_bytes(text)
+        about = f"{Path(request['source']).name}, bundles expanded; sha256 {policy.sha256}"
+        (folder / "policy.toml").write_text(toml(policy, (about,)), "utf-8")
         (folder / "policy.json").write_bytes(policy.canonical)
         made = [(about, descriptors.pop(0)) for about in request["listeners"]]
         listeners = Listeners(served, self._proxy, made)
