@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
 
 import pytest
-from caisson_runner.boxes.engine import Bind
+from caisson_runner.boxes.engine import Bind, Command
 from caisson_runner.boxes.errors import BoxError
 
 REACH = r"""
@@ -72,6 +73,34 @@ async def test_sockets_and_pipes_in_a_shown_folder_are_no_way_out(engine, snapsh
         with pytest.raises(BlockingIOError):
             os.read(reader, 9)
         os.close(reader)
+
+
+LOCKED = "import fcntl; fcntl.flock(open('/usr/bin/env', 'rb'), fcntl.LOCK_EX | fcntl.LOCK_NB); print('locked')"
+WATCHED = r"""
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+fd = libc.inotify_init1(os.O_NONBLOCK)
+assert fd >= 0 and libc.inotify_add_watch(fd, b"/usr/bin/env", 0x21) > 0
+print("watching", flush=True)
+sys.stdin.readline()
+try:
+    print(len(os.read(fd, 4096)) > 0)
+except BlockingIOError:
+    print(False)
+"""
+
+
+async def test_neither_locks_nor_watches_on_the_hosts_files_reach_beyond_the_box(engine, snapshot, py, sh):
+    with open("/usr/bin/env", "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        async with engine.fork(snapshot) as box, engine.fork(snapshot) as other:
+            assert (await py(box, LOCKED)).stdout == b"locked\n"
+            watcher = await box.start(Command(("/usr/bin/python3", "-c", WATCHED), stdin_pipe=True))
+            assert await watcher.stdout.readline() == b"watching\n"
+            assert (await sh(other, "cat /usr/bin/env | wc -c")).ok
+            file.read(9)
+            watcher.stdin.write(b"\n")
+            assert await watcher.stdout.readline() == b"False\n"
 
 
 async def test_a_socket_itself_is_not_shown(engine, snapshot, tmp_path):

@@ -176,7 +176,8 @@ class DockerEngine:
         return holder, await holder.up
 
     def _shown(self, bind: Bind) -> Any:
-        """A host file, or a folder through an overlay: on its unix sockets and named pipes nobody then listens.
+        """A host file, or a folder through an overlay: on its unix sockets and named pipes nobody then listens, and
+        locks and watches on its files are the box's own.
 
         The overlay is a volume of the daemon's that goes with the container. Two layers, because the kernel wants them
         where none is written to; the other is an empty folder of ours.
@@ -211,7 +212,7 @@ class DockerEngine:
 
         mounts = [mount(self._file("init"), docker_image.INIT), mount(self._file("empty"), "/etc/resolv.conf")]
         if box.snapshot.host_usr:
-            mounts += [mount(source, target) for target, source in docker_image.host_usr().items()]
+            mounts += [self._shown(Bind(source, target)) for target, source in docker_image.host_usr().items()]
         mounts += [self._shown(bind) for bind in box.binds]
         options: dict[str, Any] = {
             "image": docker_image.tag(box.snapshot),

@@ -166,7 +166,7 @@ class Holder:
         words += [b"--unshare-uts", b"--hostname", b"box", b"--uid", b"0", b"--gid", b"0"]
         words += [b"--bind", room.root, b"/"]
         if self._spec["host_usr"]:
-            words += [b"--ro-bind", b"/usr", b"/usr", b"--bind", room.root + b"/usr/local", b"/usr/local"]
+            words += [b"--ro-bind", room.usr, b"/usr", b"--bind", room.root + b"/usr/local", b"/usr/local"]
         words += [b"--proc", b"/proc", b"--ro-bind", b"/proc/sys", b"/proc/sys"]
         for secret in (b"/proc/keys", b"/proc/key-users", b"/proc/kallsyms"):  # the last: names of BPF programs
             if os.path.exists(secret):

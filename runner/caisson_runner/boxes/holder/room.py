@@ -35,6 +35,8 @@ class Room:
         self.rootless = owner is None
         self.place = next((place for place in PLACES if os.path.isdir(place)), b"/tmp")
         self.root, self.upper = self.place + b"/m", self.place + b"/u"
+        self.usr = b"/usr"
+        """What is shown as /usr on the host base."""
         self.binds: list[tuple[bytes, bytes]] = []
         self.on_disk = False
 
@@ -57,6 +59,8 @@ class Room:
             finally:
                 os.close(descriptor)
         _step("mount overlay", self._mount_overlay, layers)
+        if spec["host_usr"]:
+            _step("mount /usr", self._mount_usr)
         for number, (source, (_, target)) in enumerate(zip(sources, self._spec["binds"], strict=True)):
             _step("bind", self._bind, number, source, os.fsencode(target))
         for descriptor in (*layers, *sources, disk):
@@ -114,6 +118,17 @@ class Room:
         )
         options += b",userxattr" if self.rootless else b",redirect_dir=off,metacopy=off"  # userxattr implies them
         calls.mount(b"overlay", self.root, b"overlay", calls.MS_NOSUID | calls.MS_NODEV, options)
+
+    def _mount_usr(self) -> None:
+        """A view of its own also of /usr: with a plain bind every box and the host would share each file's locks and
+        watches, so that one could signal to, or listen to, another."""
+        here = self.place + b"/usr"
+        os.mkdir(here)
+        try:
+            self._mount_view(b"/usr", here)
+        except OSError:  # a file system that cannot lie under an overlay: docs/threat-model.md
+            return
+        self.usr = here
 
     def _bind(self, number: int, source: int, target: bytes) -> None:
         """Show a host file or folder.
