@@ -24,12 +24,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":  # on its own, beside its neighbour and without the package
     sys.path.insert(0, str(Path(__file__).resolve().parent))
+    import hooked  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     import parts  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     import pruned  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     import rules  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
@@ -39,7 +39,7 @@ if __name__ == "__main__":  # on its own, beside its neighbour and without the p
     import trial  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
     from btf import Btf, BtfError  # type: ignore[import-not-found,no-redef,unused-ignore]  # pyright: ignore
 else:
-    from caisson_tracerd import parts, pruned, rules, source, stored, tree, trial
+    from caisson_tracerd import hooked, parts, pruned, rules, source, stored, tree, trial
     from caisson_tracerd.btf import Btf, BtfError
 
 BTF = tree.BTF
@@ -196,7 +196,7 @@ def load(
             loaded.close()
             tried = [refused.get(one.hook, one) for one in tried]
     code = {label: loaded.code(label) for label in found["programs"]}
-    hooked = [*points, *(program_name(one) for one in hooks)]
+    names = [*points, *(hooked.program_name(one) for one in hooks)]
     try:
         loaded.pin(pins, PINNED_MAPS, links)
     except OSError as problem:
@@ -208,7 +208,7 @@ def load(
         "tier": "trampoline" if hooks else "tracepoint",
         "tier_reason": "" if hooks else trial.why_none(tried),
         "trampoline": [one.as_dict() for one in tried],
-        "hooks": hooked,
+        "hooks": names,
         "sources": source_digest(sources),
         "bytecode_sha256": {label: hashlib.sha256(one).hexdigest() for label, one in code.items()},
         "instructions": {label: len(one) // 8 for label, one in code.items()},
@@ -222,9 +222,9 @@ def load(
         "pins": str(pins),
         "load_seconds": round(time.monotonic() - started, 3),
     }
-    if cache is not None and not hooks:
+    if cache is not None:
         try:
-            stored.save(cache[0], cache[1], manifest, found)
+            stored.save(cache[0], cache[1], manifest, {**found, "hooks": [one.key() for one in hooks]})
         except OSError as problem:
             print(f"compiled programs are not kept: {problem}", file=sys.stderr)
     return manifest
@@ -246,7 +246,7 @@ def made(
 ) -> dict[str, Any]:
     """Everything the kernel is to be given, as `stored` takes it."""
     functions = {point: f"raw_tracepoint__{point}" for point in points}
-    functions |= {program_name(one): program_name(one) for one in hooks}
+    functions |= {hooked.program_name(one): hooked.program_name(one) for one in hooks}
     functions |= {name: name for name in rules.PROGRAMS}
 
     def compile_text(part: str) -> Callable[[str], bytes]:
@@ -272,38 +272,10 @@ def in_kernel(
     try:
         loaded = stored.Loaded(found)
         loaded.load([*found["points"], *found["stages"]], found["stages"])
-        links, refused = attach_hooks(loaded, hooks)
+        links, refused = hooked.attach(loaded, hooks)
         return loaded, links if refused else links | loaded.attach(found["points"]), refused
     except OSError as problem:
         raise Refused(f"the kernel refused the programs: {problem.strerror or problem}") from problem
-
-
-def program_name(one: trial.Tried) -> str:
-    """A hook's function in the sources. bcc attaches by itself what begins with ``lsm__``, so these do not."""
-    return f"{'fexit' if one.how == 'fexit' else 'security'}__{one.hook}"
-
-
-def attach_hooks(loaded: stored.Loaded, hooks: list[trial.Tried]) -> tuple[dict[str, int], dict[str, trial.Tried]]:
-    """(links by name, hooks whose program the kernel refuses now). What is refused is left out of the next try."""
-    kernel = trial.Kernel()
-    links, refused = {}, {}
-    for one in hooks:
-        name = program_name(one)
-        try:
-            program = kernel.load(loaded.code(name), one.how, one.number, one.hook)
-            links[name] = kernel.attach(program)
-            os.close(program)
-        except OSError as problem:
-            reason = f"the verifier refuses the program: {problem.strerror}"
-            try:  # once more, for what it says
-                os.close(kernel.load(loaded.code(name), one.how, one.number, one.hook, log=True))
-            except OSError as told:
-                reason = f"the verifier refuses the program: {told.strerror}"
-            refused[one.hook] = replace(one, ok=False, reason=reason)
-    if refused:
-        for link in links.values():
-            os.close(link)
-    return links, refused
 
 
 def main() -> int:

@@ -107,8 +107,10 @@ def load(layout: Layout) -> dict[str, Any]:
 
 def _restored(layout: Layout, kept: Path, key: str) -> dict[str, Any] | None:
     """Load what was compiled before; None, with nothing left of it, when that cannot be."""
+    from caisson_tracerd import hooked
+
     try:
-        manifest = stored.restore(kept, key, layout.pins)
+        manifest = stored.restore(kept, key, layout.pins, hooked.again)
         part = layout.manifest.with_suffix(".part")
         part.write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
         part.rename(layout.manifest)

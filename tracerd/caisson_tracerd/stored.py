@@ -17,7 +17,7 @@ import resource
 import struct
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -52,13 +52,17 @@ def key(sources: Path, level: int) -> str:
     """Everything that decides what the loader makes."""
     seen = hashlib.sha256()
     here = Path(__file__).resolve().parent
-    names = ("loader", "stored", "rules", "trial", "btf", "parts", "pruned", "source", "tree")
+    names = ("loader", "stored", "rules", "trial", "btf", "hooked", "parts", "pruned", "source", "tree")
     own = [here / f"{name}.py" for name in names]
     files = sorted(path for path in sources.rglob("*") if path.suffix in (".c", ".h"))
     bcc = sorted(Path("/usr/lib").glob("*/libbcc.so*"))
     types = [Path("/sys/kernel/btf") / name for name in ("vmlinux", "overlay")]
-    for path in [*files, *own, *types]:
-        data = path.read_bytes() if path.exists() else b""
+    # Which hooks work is not in the kernel's build alone: a boot option turns the BPF LSM or the lockdown on.
+    booted = [Path("/proc/cmdline"), *(Path("/sys/kernel/security") / name for name in ("lsm", "lockdown"))]
+    for path in [*files, *own, *types, *booted]:
+        data = b""
+        with suppress(OSError):
+            data = path.read_bytes()
         seen.update(f"{path.name} {len(data)}\n".encode() + data)
     for path in bcc:
         seen.update(f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}\n".encode())
@@ -174,15 +178,25 @@ def save(where: Path, name: str, manifest: Mapping[str, Any], found: Mapping[str
         old.unlink(missing_ok=True)
 
 
-def restore(where: Path, name: str, pins: Path) -> dict[str, Any]:
-    """Load, attach and pin what was written down; returns the manifest. `Unusable` leaves no pin and no program."""
+def restore(
+    where: Path, name: str, pins: Path, hook: Callable[[Loaded, list[Any]], dict[str, int]] | None = None
+) -> dict[str, Any]:
+    """Load, attach and pin what was written down; returns the manifest. `Unusable` leaves no pin and no program.
+
+    ``hook`` attaches the programs of the trampoline tier (`hooked.again`).
+    """
     began = time.monotonic()
     found = _read(where, name)
     try:
         loaded = Loaded(found)
         try:
-            loaded.load(found["programs"], found["stages"])
-            loaded.pin(pins, found["pinned"], loaded.attach(found["points"]))
+            loaded.load([*found["points"], *found["stages"]], found["stages"])
+            links = hook(loaded, found["hooks"]) if hook is not None else {}
+            try:
+                loaded.pin(pins, found["pinned"], links | loaded.attach(found["points"]))
+            finally:
+                for link in links.values():
+                    os.close(link)
         finally:
             loaded.close()
     except (OSError, KeyError, ValueError, struct.error) as problem:

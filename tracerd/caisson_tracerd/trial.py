@@ -101,6 +101,10 @@ class Tried:
     number: int = 0
     """The function's BTF id."""
 
+    def key(self) -> list[Any]:
+        """What a program for it depends on."""
+        return [self.hook, self.how, self.function, self.number]
+
     def as_dict(self) -> dict[str, Any]:
         """For the manifest."""
         return {
