@@ -232,7 +232,7 @@ def _judge(policy: Policy, request: Request, host: Host, path: bytes) -> Rule | 
     if tables is None or not tables.open:
         raise _Refused("mode", Reason.NOT_ALLOWED, "there is no network in this mode and phase")
     headed = request.kind in _HTTP_KINDS
-    for rule in tables.deny.rules(host):
+    for rule in tables.deny.near(host, path) if headed else tables.deny.rules(host):
         if rule.ports is not None and request.port not in rule.ports:
             continue
         if headed:
@@ -243,6 +243,10 @@ def _judge(policy: Policy, request: Request, host: Host, path: bytes) -> Rule | 
         elif rule.methods is not None or not rule.whole:
             continue
         raise _Refused(rule.id, Reason.DENIED_RULE, rule.why or "a rule denies it")
+    if headed:
+        for rule in tables.allow.near(host, path):
+            if _fits(request, rule, path)[1] is None:
+                return rule
     rules = tables.allow.rules(host)
     best, refused = 0, None
     for rule in rules:

@@ -157,6 +157,9 @@ def canonical_host(raw: bytes) -> Host | None:
 @lru_cache(maxsize=8192)
 def canonical_authority(raw: bytes, default_port: int | None) -> tuple[Host, int] | None:
     """`parse_authority`, remembered; None when malformed."""
+    if b":" not in raw:  # the host alone, which may be known
+        host = canonical_host(raw)
+        return None if host is None or default_port is None else (host, default_port)
     try:
         return parse_authority(raw, default_port)
     except MalformedName:

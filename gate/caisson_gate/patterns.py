@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from caisson_gate.names import Address, Host, MalformedName, Network, parse_host
+from caisson_gate.paths import Glob
 from caisson_gate.suffixes import is_public_suffix
 
 REMEMBERED = 4096
 """Hosts whose rules an index keeps at hand."""
+MOST_NEAR = 1_000_000
+"""Entries that the look-up by first segment may have for one host; with more of them it is done without."""
+FEW = 8
+"""So many rules of one host are gone through as they are; more are looked up by the first segment of the path."""
 
 
 class Depth(Enum):
@@ -100,6 +105,11 @@ class Ruled(Protocol):
         """Networks of literals."""
         ...
 
+    @property
+    def paths(self) -> tuple[Glob, ...]:
+        """Globs of paths."""
+        ...
+
 
 R = TypeVar("R", bound=Ruled)
 
@@ -111,6 +121,7 @@ class Index(Generic[R]):
     names: dict[tuple[str, ...], list[tuple[int, Depth, R]]] = field(default_factory=dict)
     networks: list[tuple[int, Network, R]] = field(default_factory=list)
     _known: dict[str, tuple[R, ...]] = field(default_factory=dict)
+    _by_segment: dict[str, dict[bytes, tuple[R, ...]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rules: Iterable[R]) -> Index[R]:
@@ -131,6 +142,19 @@ class Index(Generic[R]):
             known = self._known[host.text] = self._find(host)
         return known
 
+    def near(self, host: Host, path: bytes) -> tuple[R, ...]:
+        """Of the rules of this host, in order, at least those that a path of theirs matches."""
+        rules = self.rules(host)
+        if len(rules) <= FEW:
+            return rules
+        segments = self._by_segment.get(host.text)
+        if segments is None:
+            if len(self._by_segment) >= REMEMBERED:
+                self._by_segment.clear()
+            segments = self._by_segment[host.text] = _by_first_segment(rules)
+        found = segments.get(path.split(b"/", 2)[1].lower())
+        return segments[_OTHERS] if found is None else found
+
     def _find(self, host: Host) -> tuple[R, ...]:
         found: dict[int, R] = {}
         if host.address is not None:
@@ -144,6 +168,26 @@ class Index(Generic[R]):
                     if depth is not Depth.EXACT:
                         found[at] = rule
         return tuple(found[at] for at in sorted(found))
+
+
+_OTHERS: Final = b"/"
+"""In place of a first segment, which holds no slash: every other one."""
+
+
+def _by_first_segment(rules: tuple[R, ...]) -> dict[bytes, tuple[R, ...]]:
+    """Rules by the first segment that their paths begin with; one with a star may match any."""
+    firsts = [{glob.segments[0].lower() for glob in rule.paths} for rule in rules]
+    anywhere = [any(b"*" in first for first in found) for found in firsts]
+    at: dict[bytes, list[int]] = {}
+    for number, found in enumerate(firsts):
+        for first in found:
+            at.setdefault(first, []).append(number)
+    wide = [number for number, any_path in enumerate(anywhere) if any_path]
+    if len(at) * len(wide) > MOST_NEAR:
+        return {_OTHERS: rules}
+    made = {first: sorted({*numbers, *wide}) for first, numbers in at.items()}
+    made[_OTHERS] = wide
+    return {first: tuple(rules[number] for number in numbers) for first, numbers in made.items()}
 
 
 def covers(network: Network, address: Address) -> bool:

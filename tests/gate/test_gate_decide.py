@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from caisson_gate import patterns
 from caisson_gate.decide import HARD, Decision, Reason, Request, decide, entropy_bits
 from caisson_gate.names import from_wire
-from caisson_gate.policy import Policy, parse
+from caisson_gate.policy import Policy, PolicyError, parse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -723,3 +724,37 @@ def test_what_enforce_allows_report_allows_and_no_mode_opens_a_closed_phase(requ
     if decide(POLICY, request).allowed:
         assert decide(replace(POLICY, action="report"), request).allowed
         assert request.phase != "verify"
+
+
+paths = st.lists(st.sampled_from(["a", "b", "C", "*", "**", "a*", ""]), min_size=1, max_size=3).map(
+    lambda parts: "/" + "/".join(part for at, part in enumerate(parts) if part or at == len(parts) - 1)
+)
+crowd = st.lists(st.tuples(st.booleans(), paths, st.sampled_from(["GET", "POST"])), min_size=1, max_size=12)
+
+
+@given(crowd, st.lists(st.sampled_from(["a", "b", "c", "A", "ab"]), max_size=3), st.sampled_from([b"GET", b"POST"]))
+def test_many_rules_of_one_host_decide_as_if_each_were_asked(
+    rules: list[tuple[bool, str, str]], path: list[str], method: bytes
+) -> None:
+    tables = []
+    for number, (denies, glob, verb) in enumerate(rules):
+        kind = "deny" if denies else "allow"
+        tables.append(f'[[{kind}]]\nid = "r{number}"\nhosts = ["a.test"]\npaths = ["{glob}"]\nmethods = ["{verb}"]\n')
+    try:
+        text = (HEAD + "".join(tables)).encode()
+        plain, looked_up = parse(text), parse(text)
+    except PolicyError:
+        return  # two ** in a row, an empty segment
+    found = get(b"a.test", "/".join(["", *path]).encode(), plain, method=method)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(patterns, "FEW", 0)
+        assert get(b"a.test", "/".join(["", *path]).encode(), looked_up, method=method) == found
+
+
+def test_a_host_with_thousands_of_rules_for_every_path_needs_no_table_of_their_product() -> None:
+    rules = [f'[[allow]]\nid = "w{at}"\nhosts = ["a.test"]\npaths = ["/**/w{at}"]\n' for at in range(1200)]
+    rules += [f'[[allow]]\nid = "p{at}"\nhosts = ["a.test"]\npaths = ["/p{at}"]\n' for at in range(1200)]
+    policy = parse((HEAD + "".join(rules)).encode())
+    assert told(get(b"a.test", b"/p7", policy)) == ("p7", None)
+    assert told(get(b"a.test", b"/x/w1199", policy)) == ("w1199", None)
+    assert not get(b"a.test", b"/p7/x", policy).allowed
