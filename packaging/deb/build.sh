@@ -26,8 +26,8 @@ mkdir -p "$tree/DEBIAN" "$site" "$home/bin" "$tree/usr/bin" "$tree/usr/sbin" "$t
   "$tree/usr/share/man" "$tree/usr/share/lintian/overrides"
 
 # What tracerd and the runner import, with everything these import. The lock says which versions.
-wheels="click grpcio grpcio-health-checking markdown-it-py mdurl prometheus-client protobuf pygments pyroute2 pyseccomp rich
- typing-extensions zstandard"
+wheels="cel-expr-python cffi click cryptography grpcio grpcio-health-checking markdown-it-py mdurl prometheus-client protobuf
+ pycparser pygments pyroute2 pyseccomp rich typing-extensions zstandard"
 /usr/bin/python3 -I packaging/vm/pick.py requirements.lock $wheels > "$work/wanted"
 "$bin/pip" install -qq --disable-pip-version-check --require-hashes --no-deps --no-compile --only-binary :all: \
   --python-version "$python" --implementation cp --target "$site" -r "$work/wanted"
