@@ -101,10 +101,17 @@ def _pip(client: Client) -> list[Rule]:
     default, *files = client.ask(["python3", "-c", _PIP_DEFAULTS]).split() or [""]
     if not main and default:
         main = [default]
-    if urlsplit(default).hostname not in [urlsplit(url).hostname for url in main + extra]:
+    if _host(default) not in [_host(url) for url in main + extra]:
         files = []
     rules = _rules("pip-index", main + extra, "pypi")
     return rules + _rules("pip-files", files, "files") if rules else []
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 _PIP_DEFAULTS = (
