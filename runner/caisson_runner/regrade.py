@@ -137,7 +137,7 @@ def _verdict(
         records=own,
         changes=list(bundle.changes()),
         coverage=bundle.json(COVERAGE) if bundle.has(COVERAGE) else None,
-        alive=[(one["pid"], unescape(one["name"])) for one in run.get("left_running") or ()],
+        alive=_alive(run),
         views=grades.views,
         bare=grades.bare,
         split=grades.split,
@@ -150,6 +150,14 @@ def _verdict(
         gate=events(bundle.root / GATE_EVENTS) if bundle.has(GATE_EVENTS) else (),
     )
     return decide(trusting, grades.ground_truth, grades.held_out, findings(gathered, session.rules))
+
+
+def _alive(run: Mapping[str, Any]) -> list[tuple[int, bytes]]:
+    """Processes that were left when the agent had ended."""
+    try:
+        return [(int(one["pid"]), unescape(one["name"])) for one in run.get("left_running") or ()]
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise NotRegradable(f"{RUN} does not say which processes were left: {type(error).__name__}") from None
 
 
 def _carried(bundle: Bundle) -> Check | None:

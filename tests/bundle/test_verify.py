@@ -19,11 +19,16 @@ from caisson_runner.bundle.dsse import Envelope, sign
 from caisson_runner.bundle.errors import NotTrusted
 from caisson_runner.bundle.keys import Signer
 from caisson_runner.bundle.statement import SEAL, STATEMENT, seal
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 SIGNER = Signer.of(bytes(range(32)))
 OTHER = Signer.of(bytes(32))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +206,32 @@ def test_signed_counters_that_differ_from_the_bundle_are_no_evidence(tmp_path: P
     (bundle.root / STATEMENT).write_bytes(forged)
     (bundle.root / SEAL).write_bytes(seal(forged))
     assert "differ on whether the record is complete" in str(damage(bundle.root))
+
+
+@pytest.mark.parametrize("drop", ["witness", "caisson", "monitor"])
+def test_signed_statement_of_another_shape_is_one_clear_line(copy: Path, drop: str) -> None:
+    payload = json.loads(Envelope.parse((copy / STATEMENT).read_bytes(), STATEMENT).payload)
+    payload["predicate"][drop] = {}
+    forged = sign(json.dumps(payload).encode(), SIGNER).dumps()
+    (copy / STATEMENT).write_bytes(forged)
+    (copy / SEAL).write_bytes(seal(forged))
+    if drop == "monitor":
+        verify(copy)
+    else:
+        assert damage(copy).path == STATEMENT
+
+
+@given(st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_no_file_of_a_bundle_can_be_anything_that_is_not_named(copy: Path, data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(files(copy)))
+    before = path.read_bytes()
+    junk = data.draw(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+    path.write_bytes(junk)
+    try:
+        assert junk == before or damage(copy).path == path.relative_to(copy).as_posix()
+    finally:
+        path.write_bytes(before)
 
 
 def test_older_form_is_one_clear_line(tmp_path: Path) -> None:

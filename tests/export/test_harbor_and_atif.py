@@ -157,6 +157,16 @@ def test_what_is_no_trajectory_is_one_clear_line(bundle: Bundle, given: object) 
         export(bundle, "csv", io.BytesIO(), trajectory=b"{}")
 
 
+def test_steps_of_any_shape_are_let_be(bundle: Bundle) -> None:
+    steps = [
+        {"timestamp": 7},
+        {"tool_calls": 1},
+        {"tool_calls": [None, {"arguments": {"command": [1, None]}}], "extra": 3},
+    ]
+    given = {"schema_version": "ATIF-v1.8", "steps": [*steps, GIVEN["steps"][1]]}
+    assert len(trajectory(bundle, given)["steps"]) == 4
+
+
 def test_folder_format_wants_a_folder(bundle: Bundle) -> None:
     with pytest.raises(ExportError, match="--output"):
         export(bundle, "harbor", io.BytesIO())
@@ -165,6 +175,8 @@ def test_folder_format_wants_a_folder(bundle: Bundle) -> None:
 
 def test_infra_run_without_anything_still_makes_a_job(tmp_path: Path) -> None:
     with BundleWriter(tmp_path / "b") as writer:
-        writer.add_json("run.json", {"id": "../../evil\x1b"})
+        writer.add_json("run.json", {"id": "../../evil\x1b\ud800", "task": {"id": "\ud800"}, "wall_s": "x"})
+        writer.add_json("verdict.json", {"reason": "\x1b[31m\ud800"})
     _out, trial = job(Bundle.open(tmp_path / "b"), tmp_path / "job")
-    assert trial.name == "evil-x1b"
+    assert trial.name == "evil-x1b-xed-xa0-x80"
+    assert all(line.isprintable() for line in (trial / "exception.txt").read_text().splitlines())

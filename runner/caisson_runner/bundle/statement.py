@@ -163,6 +163,9 @@ def parse(payload: bytes) -> dict[str, Any]:
             raise ValueError(f"it is not of the form {EXTENSION_FORMAT}")
         own = Entry.parse(value["predicate"]["caisson"]["manifest"])
         PublicKey.parse(value["predicate"]["caisson"]["key"])
+        witness = value["predicate"]["witness"]
+        if type(witness["recorded"]) is not int or type(witness["complete"]) is not bool:
+            raise ValueError("its witness does not say what was recorded")
         if value["subject"][0] != _described("manifest.json", own):
             raise ValueError("its first subject is not the manifest")
     except (KeyError, TypeError, IndexError, ValueError) as error:

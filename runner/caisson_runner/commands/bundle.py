@@ -50,7 +50,7 @@ def bundle_verify_command(path: Path, key: str, as_json: bool) -> int:
     print(f"signed by  {checked.key.keyid} ({printable(whose, 80)})")
     if not key and not checked.signer:
         print("           whoever has this key vouches for all of it: ask them for their key id, then give it as --key")
-    complete = "complete" if witness["complete"] else f"NOT COMPLETE: {printable(witness['reason'], 200)}"
+    complete = "complete" if witness["complete"] else f"NOT COMPLETE: {printable(str(witness.get('reason')), 200)}"
     print(f"record     {witness['recorded']} events, {complete}")
     return 0
 

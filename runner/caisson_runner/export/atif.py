@@ -249,7 +249,8 @@ def claims(step: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Commands and paths to write that the step's tool calls name; cut."""
     commands: list[str] = []
     paths: list[str] = []
-    for call in step.get("tool_calls") or ():
+    calls = step.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
         arguments = call.get("arguments") if isinstance(call, dict) else None
         if not isinstance(arguments, dict):
             continue

@@ -18,6 +18,7 @@ from caisson_runner.bundle.reader import Bundle
 from caisson_runner.export import atif
 from caisson_runner.export.errors import ExportError
 from caisson_runner.export.scene import Scene
+from caisson_runner.export.text import shown
 
 BUNDLE: Final = "caisson-bundle"
 _NAMES: Final = uuid.UUID("5f2f7a52-3f53-5d0a-9d6a-0f6f0c6f5ca1")
@@ -43,12 +44,12 @@ def write(bundle: Bundle, scene: Scene, out: Path) -> Path:
     _put(trial / "lock.json", lock)
     (trial / "trial.log").write_bytes(b"")
     if result["exception_info"] is not None:
-        (trial / "exception.txt").write_text(result["exception_info"]["exception_message"] + "\n", encoding="utf-8")
+        _bytes(trial / "exception.txt", _line(result["exception_info"]["exception_message"]))
     for name in ("agent.stdout", "agent.stderr"):
         if bundle.has(f"logs/{name}"):
             _bytes(trial / "agent" / name, bundle.read(f"logs/{name}"))
     _bytes(trial / "agent/trajectory.json", atif.document(scene, bundle.records()))
-    _bytes(trial / "verifier/test-stdout.txt", str(scene.verdict.get("reason") or "").encode() + b"\n")
+    _bytes(trial / "verifier/test-stdout.txt", _line(str(scene.verdict.get("reason") or "")))
     if result["verifier_result"] is not None:
         _put(trial / "verifier/reward.json", result["verifier_result"]["rewards"])
     shutil.copytree(bundle.root, trial / "artifacts" / BUNDLE)
@@ -220,6 +221,10 @@ def _id(scene: Scene, what: str) -> uuid.UUID:
 def _slug(name: str) -> str:
     slug = "".join(char if (char.isalnum() and char.isascii()) or char in "-_." else "-" for char in name)
     return slug[:100].strip("-.") or "trial"
+
+
+def _line(text: str) -> bytes:
+    return shown(text.encode("utf-8", "surrogatepass")).encode("utf-8") + b"\n"
 
 
 def _put(path: Path, value: object) -> None:

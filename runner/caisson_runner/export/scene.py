@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from caisson_proto.record import Flag, Kind, Record
 
-from caisson_runner.bundle.canonical import escape
 from caisson_runner.bundle.reader import Bundle
 from caisson_runner.bundle.writer import COVERAGE, RUN, VERDICT
 from caisson_runner.export.text import shown
@@ -31,7 +30,7 @@ class Scene:
         run, verdict, coverage = (_table(bundle, name) for name in (RUN, VERDICT, COVERAGE))
         anchor = coverage.get("boot_wall_ns")
         name = str(run.get("id") or bundle.root.name)
-        return cls(escape(name.encode()), run, verdict, coverage, anchor if isinstance(anchor, int) else 0)
+        return cls(_plain(name), run, verdict, coverage, anchor if isinstance(anchor, int) else 0)
 
     def wall_ns(self, time_ns: int) -> int:
         """Wall-clock time of a moment of the record."""
@@ -40,12 +39,12 @@ class Scene:
     @property
     def task(self) -> str:
         """The task's id."""
-        return str(_of(self.run, "task").get("id") or "")
+        return _plain(str(_of(self.run, "task").get("id") or ""))
 
     @property
     def agent(self) -> str:
         """The agent's name."""
-        return str(_of(self.run, "agent").get("name") or "")
+        return _plain(str(_of(self.run, "agent").get("name") or ""))
 
     @property
     def findings(self) -> list[Mapping[str, Any]]:
@@ -59,6 +58,11 @@ class Scene:
     def harness(self) -> frozenset[int]:
         """Pids of what the naive harness started in the agent's box."""
         return frozenset(pid for pid in self.run.get("harness_pids") or () if isinstance(pid, int))
+
+
+def _plain(text: str) -> str:
+    """A name from a bundle's JSON, which a stranger may have written: printable, and short."""
+    return shown(text.encode("utf-8", "surrogatepass"), 200)
 
 
 def _table(bundle: Bundle, name: str) -> Mapping[str, Any]:
