@@ -47,7 +47,14 @@ DAEMON = {
     ),
     "storm": ("every_call_of_a_storm", "however_small_its_ring", "stays_frozen"),
 }
-RESTART = ("at_any_moment_of_a_storm", "between_admit_and_start", "removed_by_force", "come_to_mean", "killed_runner")
+RESTART = (
+    "at_any_moment_of_a_storm",
+    "between_admit_and_start",
+    "removed_by_force",
+    "come_to_mean",
+    "killed_runner",
+    "compiled_once",
+)
 
 
 def files(*names: str) -> tuple[str, ...]:

@@ -195,7 +195,7 @@ def load(
                 break
             loaded.close()
             tried = [refused.get(one.hook, one) for one in tried]
-    code = {label: loaded.code(label) for label in found["programs"]}
+    code = {label: bytes.fromhex(program["code"]) for label, program in found["programs"].items()}
     names = [*points, *(hooked.program_name(one) for one in hooks)]
     try:
         loaded.pin(pins, PINNED_MAPS, links)
