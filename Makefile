@@ -19,7 +19,7 @@ demo: setup
 real: setup
 	@packaging/demo.sh real $(ARGS)
 
-cheats: setup
+cheats: setup-test
 	@packaging/demo.sh cheats -n 2 $(ARGS)
 
 cheats-page: setup

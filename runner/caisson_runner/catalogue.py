@@ -74,7 +74,9 @@ def _telling(scenario: Scenario, own: Result) -> list[FoundFinding]:
 def _evidence(scenario: Scenario, own: Result) -> str:
     parts = []
     for finding in _telling(scenario, own):
-        if finding.seqs:
+        if finding.gate:
+            parts.append("gate " + " ".join(f"#{seq}" for seq in finding.gate[:2]))
+        elif finding.seqs:
             more = f"+{len(finding.seqs) - 2}" if len(finding.seqs) > 2 else ""
             parts.append(" ".join(f"#{seq}" for seq in finding.seqs[:2]) + more)
         elif finding.paths:

@@ -29,6 +29,7 @@ class FoundFinding:
     severity: str
     seqs: tuple[int, ...] = ()
     paths: tuple[str, ...] = ()
+    gate: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,9 @@ def read_result(bundle: Path) -> Result:
         bundle=bundle,
         shared=tuple(SharedSlot(**slot) for slot in run.get("shared_slots", ())),
         findings=tuple(
-            FoundFinding(one["rule"], one["severity"], tuple(one["seqs"]), tuple(one["paths"]))
+            FoundFinding(
+                one["rule"], one["severity"], tuple(one["seqs"]), tuple(one["paths"]), tuple(one.get("gate", ()))
+            )
             for one in verdict.get("findings", ())
         ),
     )

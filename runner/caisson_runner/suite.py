@@ -106,7 +106,10 @@ def suite_digest(suite: Suite) -> str:
     """sha256 over the suite's file, its tasks and its behaviours: what a plan was made from."""
     total = hashlib.sha256(suite.path.read_bytes())
     for experiment in suite.experiments:
-        for file in sorted({scenario.file for scenario in experiment.scenarios}):
+        files = {scenario.file for scenario in experiment.scenarios}
+        if experiment.world is not None:
+            files |= {file for file in experiment.world.rglob("*") if file.is_file()}
+        for file in sorted(files):
             total.update(file.read_bytes())
         for name in experiment.tasks:
             task = suite.task(name)

@@ -73,12 +73,14 @@ def suite_command(
 ) -> int:
     """`caisson-run suite`."""
     import time
+    from contextlib import AsyncExitStack
 
     from caisson_runner import suite as suites
     from caisson_runner.gate import GateOptions
     from caisson_runner.made import load_made_suite
     from caisson_runner.run import run_one, run_shared
     from caisson_runner.session import BadOption, open_session
+    from caisson_runner.world import served
 
     suite = load_made_suite(name, say)
     suite.check()
@@ -97,8 +99,14 @@ def suite_command(
     todo = [run for run in runs if run.id not in kept]
     begun = time.monotonic()
 
+    wanted = {run.experiment for run in todo}
+    worlds = [one.world for one in suite.experiments if one.world is not None and one.id in wanted]
+
     async def work() -> list[Result]:
-        async with open_session(witness, bases, engine, docker_host, rules, GateOptions(**gate)) as session:
+        async with AsyncExitStack() as stack:
+            found = [pair for world in worlds for pair in stack.enter_context(served(world))]
+            options = GateOptions(**{**gate, "resolve": (*gate.get("resolve", ()), *found)})
+            session = await stack.enter_async_context(open_session(witness, bases, engine, docker_host, rules, options))
             say(f"{suite.title}: {len(runs)} runs" + (f", {len(kept)} of them done before" if kept else ""))
             say(f"box: {session.engine.name}; witness: {session.witness.name} ({session.witness.reason})")
             tell, stop = _progress(len(runs), len(kept))

@@ -23,6 +23,7 @@ why = "…"
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -66,8 +67,8 @@ class Scenario:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What this machine, whose /usr is the box's, has not."""
-        return tuple(path for path in self.needs if not Path(path).exists())
+        """What this machine, whose /usr is the box's, has not; `python:NAME` is a module of this command's own."""
+        return tuple(one for one in self.needs if not _present(one))
 
     def agent(self) -> AgentPlan:
         """The scripted agent."""
@@ -86,6 +87,11 @@ class Scenario:
         command = self.harness or (own.command if own is not None else ())
         rule = TrustingRule(command or ("/bin/false",), self.claim, HARNESS_SECONDS)
         return replace(task, extras=replace(task.extras, trusting=rule))
+
+
+def _present(need: str) -> bool:
+    kind, _, name = need.partition(":")
+    return find_spec(name) is not None if kind == "python" else Path(need).exists()
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ class Experiment:
     scenarios: tuple[Scenario, ...] = ()
     """Of a catalogue, which has no slots."""
     left_out: tuple[LeftOut, ...] = ()
+    world: Path | None = None
+    """Hosts that its agents find behind the gate (`caisson_runner.world`)."""
 
     def scenario(self, name: str) -> Scenario | None:
         return next((scenario for scenario in self.scenarios if scenario.id == name), None)
@@ -152,6 +154,9 @@ def _catalogue(table: Table, folder: Path) -> Experiment:
     ids = [scenario.id for scenario in scenarios]
     if doubled := next((one for one in ids if ids.count(one) > 1), None):
         raise table.wrong("catalogues", f"two scenarios are called {doubled!r}")
+    world = table.text("world")
+    if world is not None and not (folder / world).is_dir():
+        raise table.wrong("world", f"no folder {world!r} beside the suite")
     experiment = Experiment(
         identity,
         table.text("title") or identity,
@@ -161,6 +166,7 @@ def _catalogue(table: Table, folder: Path) -> Experiment:
         {},
         scenarios,
         tuple(row for one in read for row in one.left_out),
+        (folder / world).resolve() if world is not None else None,
     )
     table.finish()
     return experiment

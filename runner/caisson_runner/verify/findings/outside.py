@@ -38,8 +38,8 @@ def outside_streams(
         if kind == "http" and isinstance(seq, int):
             requests[seq] = host, path
         of = event.get("of")
-        if not host and isinstance(of, int):
-            host, path = requests.get(of, ("", ""))
+        if isinstance(of, int) and of in requests:  # what came of a request is told by the request's own place
+            host, path = requests[of]
         reason = _text(event.get("reason_code"))
         fields = {
             "kind": _text(kind),
