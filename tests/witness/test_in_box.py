@@ -13,6 +13,7 @@ from caisson_runner.boxes.engine import BoxLimits, Command, Finished
 from caisson_runner.boxes.local import LocalEngine
 from caisson_runner.boxes.store import SnapshotSpec, Store
 from caisson_runner.bundle import Bundle, BundleWriter, model_of, show
+from caisson_runner.bundle.keys import Signer
 from caisson_runner.witness import Limits, Witness, choose
 from caisson_runner.witness.strace import StraceWitness
 from witness_daemon import Daemon
@@ -56,7 +57,7 @@ async def run(engine: LocalEngine, witness: Witness, out: Path, script: str) -> 
     """Agent, capture, the harness's check in the same box, kill, seal, bundle: the order of a real run."""
     snapshot = await engine.snapshot(SnapshotSpec(files=FILES))
     limits = BoxLimits(pids=64)
-    with BundleWriter(out) as writer:
+    with BundleWriter(out, Signer.of(bytes(32))) as writer:
         async with witness.watch("in-box-1", Limits(limits.memory_bytes, limits.pids)) as watch:
             async with engine.fork(snapshot, limits=limits, cgroup=watch.cgroup) as box:
                 agent = await box.start(Command(("/bin/sh", "-c", script)), admit=watch.admit, wrap=watch.wrap)
