@@ -34,7 +34,7 @@ wheels="cel-expr-python cffi click cryptography grpcio grpcio-health-checking ma
 "$bin/pip" wheel -qq --disable-pip-version-check --no-deps --no-build-isolation -w "$work" .
 "$bin/pip" install -qq --disable-pip-version-check --no-deps --no-compile --python-version "$python" \
   --target "$site" --upgrade "$work"/caisson-*.whl
-rm -rf "$site/bin" "$site/caisson_gate" "$site"/*/tests
+rm -rf "$site/bin" "$site"/*/tests
 # What pip leaves about where it found things is nobody's business.
 find "$site" \( -name direct_url.json -o -name REQUESTED -o -name INSTALLER \) -delete
 find "$site" -name RECORD -exec sed -i '/direct_url.json\|REQUESTED\|INSTALLER\|^\.\.\//d' {} +
