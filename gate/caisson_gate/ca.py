@@ -128,8 +128,7 @@ class Authority:
         """Files and variables for a box; ``system`` are the certificates it trusted before (the host's by default)."""
         bundle = (system_bundle() if system is None else system).rstrip(b"\n") + b"\n" + self.pem
         files = {BUNDLE: bundle, ALONE: self.pem, JAVA_STORE: java_store(bundle)}
-        env = dict.fromkeys(_REPLACING, BUNDLE) | dict.fromkeys(_ADDING, ALONE)
-        env["UV_NATIVE_TLS"] = "1"
+        env = {**dict.fromkeys(_REPLACING, BUNDLE), **dict.fromkeys(_ADDING, ALONE), "UV_NATIVE_TLS": "1"}
         return Trust(files, env)
 
     def _builder(

@@ -309,7 +309,7 @@ class GateStream(HttpStream):
 
     # Request bodies
 
-    def state_stream_request_body(self, event: events.Event) -> layer.CommandGenerator[None]:
+    def state_stream_request_body(self, event: RequestData | RequestEndOfMessage) -> layer.CommandGenerator[None]:
         exchange = self.exchange
         if isinstance(event, RequestData) and exchange is not None:
             if exchange.take_request(event.data):
