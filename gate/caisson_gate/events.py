@@ -231,18 +231,20 @@ def _encode(event: Mapping[str, Any]) -> bytes:
 
 def _plain(value: Any) -> Any:
     kind = type(value)
-    if kind is int or kind is bool or kind is Ready or value is None:
-        return value
-    if isinstance(value, Wide):
-        return bounded(value, MAX_WIDE)
-    if isinstance(value, bytes | str):
+    if kind is str or kind is bytes:
         return bounded(value)
-    if isinstance(value, Mapping):
+    if kind is int or kind is bool or kind is float or kind is Ready or value is None:
+        return value
+    if kind is Wide:
+        return bounded(value, MAX_WIDE)
+    if isinstance(value, dict):
         return {str(name): _plain(inner) for name, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):
         plain = [_plain(inner) for inner in value[:MAX_LIST]]
         return plain if len(value) <= MAX_LIST else [*plain, {"left_out": len(value) - MAX_LIST}]
-    return value
+    if isinstance(value, Mapping):
+        return _plain(dict(value))
+    return bounded(value) if isinstance(value, str | bytes) else value
 
 
 def _b64(value: bytes) -> str:

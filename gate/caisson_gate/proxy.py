@@ -7,10 +7,11 @@ proxies can live in one process, and what passes a connection is what these modu
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from caisson_gate.credentials import Credentials, credential_names
 from caisson_gate.errors import GateError
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from caisson_gate.ca import Authority
     from caisson_gate.proxy_tls import TlsContexts
     from caisson_gate.served import Served
+
+
+COLLECT: Final = (5000, 20, 20)
+"""Thresholds of the garbage collector: a request makes and drops some hundred objects, few of them in circles."""
 
 
 def _export(served: Served) -> None:
@@ -66,6 +71,8 @@ class Proxy:
         except ImportError as missing:
             raise GateError(f"the gate needs {missing.name}: pip install 'caisson[gate]'") from missing
         self._options = make_options()
+        gc.freeze()  # what is loaded now stays: no need to look through it again and again
+        gc.set_threshold(*COLLECT)
         self._contexts = TlsContexts(self._authority, self._upstream_ca)
 
     async def opened(self, served: Served) -> None:

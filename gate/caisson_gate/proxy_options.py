@@ -1,8 +1,9 @@
-"""mitmproxy's options as the gate needs them. Its layers read them; nothing else of mitmproxy is configured."""
+"""mitmproxy's options as the gate needs them. Its layers read them at every step; nothing else of it is configured."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 from mitmproxy.options import Options
 
@@ -14,9 +15,7 @@ _VALUES: Final[dict[str, Any]] = {
     "websocket": True,
     "ssl_insecure": False,
     "upstream_cert": False,
-    "onboarding": False,
-}
-_ADDED: Final[dict[str, Any]] = {  # in mitmproxy these belong to addons, which are not loaded here
+    # In mitmproxy these belong to addons, which are not loaded here.
     "body_size_limit": None,
     "connection_strategy": "lazy",
     "keep_host_header": True,
@@ -29,12 +28,9 @@ _ADDED: Final[dict[str, Any]] = {  # in mitmproxy these belong to addons, which 
 
 
 def make_options() -> Options:
-    """One set for every connection. What this mitmproxy has no option for is left out."""
-    options = Options()
-    for name, value in _ADDED.items():
-        if name not in options:
-            options.add_option(name, type(value) if value is not None else str | None, value, "")
-    for name, value in _VALUES.items():
-        if name in options:
-            setattr(options, name, value)
-    return options
+    """One set for every connection: what is given above over mitmproxy's own defaults, as plain attributes.
+
+    mitmproxy's own object looks every option up in a table with a copy of its value, several times a request.
+    """
+    defaults = {name: option.default for name, option in Options()._options.items()}
+    return cast(Options, SimpleNamespace(**{**defaults, **_VALUES}))

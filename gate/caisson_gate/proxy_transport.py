@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from caisson_gate.resolve import Target
 
 DIAL_S: Final = 15.0
-IDLE_S: Final = 120
+IDLE_S: Final = 600
+"""Without a byte in either direction. A model may think for minutes before its first; the deadline ends the rest."""
 CHUNK: Final = 1 << 18
 """Most that is read at once."""
 WRITTEN: Final = 1 << 17
