@@ -38,7 +38,13 @@ def user() -> Iterator[str]:
         subprocess.run(["userdel", name], check=True, capture_output=True)
 
 
+BUNDLE = "test_the_bundle_holds_what_went_out_and_leads_to_the_process"
+CHOSEN = ("test_gate_containment.py", "test_gate_failures.py", f"test_gate_runs.py::{BUNDLE}")
+"""What depends on who makes the namespaces; clients and policies do not."""
+
+
 @pytest.mark.root
+@pytest.mark.slow
 def test_all_of_it_holds_for_a_plain_user(user: str):
     python = interpreter(user)
     if python is None:
@@ -55,7 +61,7 @@ def test_all_of_it_holds_for_a_plain_user(user: str):
             "PATH": "/usr/local/bin:/usr/bin:/bin",
         }
         words = " ".join(f"{name}='{value}'" for name, value in environment.items())
-        tests = " ".join(str(path) for path in sorted(HERE.glob("test_*.py")) if path != Path(__file__))
+        tests = " ".join(f"{HERE}/{one}" for one in CHOSEN)
         options = (
             f"-q -p no:cacheprovider --basetemp={base}/t -c {ROOT}/pyproject.toml --rootdir={ROOT} -m 'not docker'"
         )
