@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ from caisson_runner.boxes import listeners, owner
 from caisson_runner.boxes.box import LocalBox
 from caisson_runner.boxes.engine import Bind, Box, Outside
 from caisson_runner.boxes.holder.tree import remove
-from caisson_runner.boxes.store import home
+from caisson_runner.boxes.local import LocalEngine
+from caisson_runner.boxes.store import SnapshotSpec, Store, home
 from caisson_runner.errors import CaissonError
 
 if TYPE_CHECKING:
@@ -137,6 +139,9 @@ class Gates:
         if wanted is None:
             return None
         async with self._lock:
+            if self._process is not None and self._process.lost.done():
+                self._process = None  # its runs were lost with it; the next ones get a new one
+                self._plans.clear()
             if wanted not in self._plans:
                 process = await self._start()
                 checked = await process.checked(*wanted)
@@ -238,6 +243,29 @@ class Gates:
         """What the task's environment fetched when it was built in this session."""
         path = self._built.get(task.path)
         return path if path is not None and path.is_file() else None
+
+
+def probe() -> tuple[bool, str]:
+    """Whether boxes can have a gate here, tried with a box; and what there is, or what to do."""
+    from importlib.metadata import version
+    from importlib.util import find_spec
+
+    if missing := [name for name in ("mitmproxy", "dnslib") if find_spec(name) is None]:
+        return False, f"{' and '.join(missing)} not installed; run: pip install 'caisson[gate]'"
+
+    async def attempt() -> None:
+        with tempfile.TemporaryDirectory() as place:
+            Path(place).chmod(0o755)
+            async with LocalEngine(Store(Path(place))) as engine:
+                snapshot = await engine.snapshot(SnapshotSpec())
+                async with engine.fork(snapshot, network="gate") as box:
+                    listeners.close(await listeners.listen(box, (80, 443)))
+
+    try:
+        asyncio.run(attempt())
+    except CaissonError as problem:
+        return False, str(problem)
+    return True, f"mitmproxy {version('mitmproxy')}, dnslib {version('dnslib')}; a box's network can be made"
 
 
 def _recorded(bundle: Path | None) -> Path | None:

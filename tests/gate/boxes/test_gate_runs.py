@@ -173,8 +173,11 @@ async def test_a_run_whose_gate_is_killed_is_infra_and_keeps_its_record(
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
         result = await asyncio.wait_for(running, 100)
+        again = await agent(made, task, tmp_path / "again", "curl -sS https://web.test/")
     assert result.word == "infra"
     assert "SIGKILL" in result.detail
+    assert again.word == "fail", "a new gate serves the next run"
+    assert (tmp_path / "again/logs/agent.stdout").read_bytes() == b"hello from outside\n"
     assert [one["url"] for one in read(out / "gate/events.jsonl") if one["kind"] == "http"] == [
         f"https://web.test/{nonce}"
     ]
