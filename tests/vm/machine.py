@@ -134,7 +134,8 @@ def play(
                 machine.kill()
                 machine.wait()
         if machine.returncode:
-            raise MachineError(f"{kernel.name}: qemu ended with {machine.returncode}: {told.decode(errors='replace')}")
+            words = " ".join(told.decode(errors="replace").split())
+            raise silent(f"{kernel.name}: qemu ended with {machine.returncode}{': ' if words else ''}{words}", console)
         files = unpack(out.read_bytes())
         if "code" not in files:
             raise silent(f"{kernel.name}: the machine gave no exit code back", console)
