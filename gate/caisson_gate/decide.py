@@ -16,7 +16,6 @@ from caisson_gate.names import (
     Host,
     canonical_authority,
     canonical_host,
-    classes_of,
 )
 from caisson_gate.paths import MalformedPath, canonical_path, check_query, query_pairs
 from caisson_gate.policy import Policy
@@ -196,11 +195,11 @@ def _check_address(policy: Policy, request: Request, host: Host) -> None:
     text = request.address if request.address is not None else host.text if host.address is not None else None
     if text is None:
         return
-    classes = classes_of(text)
-    if classes is None or (host.address is not None and not _same_address(text, host)):
+    if host.address is not None and not _same_address(text, host):
         raise _Refused("hard", Reason.ADDRESS_DENIED, "what would be dialled is not the address that was asked for")
-    if refused := classes & policy.refused_classes:
-        raise _Refused("hard", Reason.ADDRESS_DENIED, f"{text} is {' and '.join(sorted(refused))}")
+    refused = policy.refuses(text, request.phase)
+    if refused is not None and (refused[0] == "hard" or host.address is None):  # a literal that a rule denies: below
+        raise _Refused(refused[0], Reason.ADDRESS_DENIED, f"{text} {refused[1]}")
 
 
 def _same_address(text: str, host: Host) -> bool:

@@ -183,6 +183,15 @@ def classes_of(text: str) -> frozenset[str] | None:
     return None if host is None or host.address is None else address_classes(host.address)
 
 
+def readings(text: str) -> tuple[Address, ...]:
+    """An address in any spelling, and the IPv4 addresses inside it; nothing for what is no address."""
+    host = canonical_host(text.encode("utf-8", "replace"))
+    if host is None or host.address is None:
+        return ()
+    inner = embedded(host.address) if isinstance(host.address, IPv6Address) else ()
+    return (host.address, *inner)
+
+
 def embedded(address: IPv6Address) -> tuple[IPv4Address, ...]:
     """The IPv4 addresses that some router or host may read out of this one."""
     low, found = int(address), []

@@ -18,6 +18,8 @@ _PLAIN = re.compile(rb"(?:/[A-Za-z0-9_~!$&'()*+,=:@-][A-Za-z0-9._~!$&'()*+,=:@-]
 _CHARACTERS = re.compile(rb"/(?:[A-Za-z0-9._~!$&'()*+,=:@/-]|%[0-9A-Fa-f]{2})*")
 _AMBIGUOUS = re.compile(rb"//|%(?:25)?(?:2[eEfF]|5[cC])|%00|%[cC][01]")
 """Also encoded twice, and as the over-long UTF-8 that some servers decode."""
+_UNWISE = re.compile(rb'["<>\[\]^`{|}]')
+"""No part of a URI, and yet sent by many clients; read by all as what they encode to."""
 _ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_~")
 _SCOPED = re.compile(rb"(/@[A-Za-z0-9_~-][A-Za-z0-9._~-]*)%2[fF](?=[A-Za-z0-9_~-])")
@@ -38,6 +40,7 @@ def canonical_path(raw: bytes) -> bytes:
     raw = _SCOPED.sub(rb"\1/", raw)
     if not raw:
         return b"/"
+    raw = _UNWISE.sub(lambda match: b"%%%02X" % match[0][0], raw)
     if not _CHARACTERS.fullmatch(raw):
         raise MalformedPath("the path holds a byte that no path can hold, or parameters")
     if _AMBIGUOUS.search(raw):

@@ -15,8 +15,8 @@ from typing import Final
 
 from caisson_gate.document import SCHEMA, canonical
 from caisson_gate.errors import PolicyError
-from caisson_gate.names import ALWAYS_DENIED, OPTIONAL_CLASSES, address_classes
-from caisson_gate.patterns import Index
+from caisson_gate.names import ALWAYS_DENIED, OPTIONAL_CLASSES, address_classes, classes_of, readings
+from caisson_gate.patterns import Index, covers
 from caisson_gate.rules import PHASES, Phase, Rule, read_allow, read_deny, read_host, read_phases
 from caisson_gate.schema import Document, Reader
 
@@ -78,6 +78,26 @@ class Policy:
     def refused_classes(self) -> frozenset[str]:
         """Of addresses: those always denied, and those this policy denies."""
         return ALWAYS_DENIED | self.deny_classes
+
+    def refuses(self, address: str, phase: str) -> tuple[str, str] | None:
+        """Whether an address may not be dialled, also for an allowed name: the rule's id or "hard", and why.
+
+        It is refused by its class, or by a denial of addresses that asks for nothing else; either way also by an IPv4
+        address inside it. What is no address is refused.
+        """
+        classes = classes_of(address)
+        if classes is None:
+            return "hard", "is no address"
+        if refused := classes & self.refused_classes:
+            return "hard", f"is {' and '.join(sorted(refused))}"
+        tables = self.tables.get(phase)
+        if tables is None or not tables.deny.networks:
+            return None
+        for _, network, rule in tables.deny.networks:
+            alone = rule.whole and rule.methods is None and rule.ports is None
+            if alone and any(covers(network, reading) for reading in readings(address)):
+                return rule.id, rule.why or f"is denied by {network}"
+        return None
 
     @cached_property
     def canonical(self) -> bytes:

@@ -6,11 +6,8 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from caisson_gate.names import ALWAYS_DENIED, address_classes
 
 if TYPE_CHECKING:
     from caisson_gate.events import Journal
@@ -43,9 +40,9 @@ class Served:
     """Of connections."""
 
     def judge(self, address: str) -> str | None:
-        """The class for which the policy refuses an address that a name leads to; None when it may be dialled."""
-        found = address_classes(ip_address(address)) & (ALWAYS_DENIED | self.policy.deny_classes)
-        return min(found, default=None)
+        """Why the policy refuses an address that a name leads to; None when it may be dialled."""
+        refused = self.policy.refuses(address, self.phase)
+        return None if refused is None else refused[1]
 
     async def target(self, name: str, port: int) -> Target:
         """What to dial for a canonical name or address. AddressDenied, or OSError when there is nowhere to go."""

@@ -187,3 +187,14 @@ async def test_a_hosted_tool_of_a_models_api_is_told_though_bodies_are_not_kept(
             ("asked", "web", "/tools/0/type"),
             ("answered", "web", "/content_block/name"),
         ]
+
+
+async def test_a_denied_network_is_not_reached_by_a_name(world: World, tmp_path: Path) -> None:
+    async def leads_there(_name: str, _port: int) -> Sequence[str]:
+        return ["203.0.113.7", "198.51.100.7"]
+
+    policy = A + '[[deny]]\nid = "net"\naddresses = ["198.51.100.0/24"]\n'
+    async with box(world, policy, tmp_path / "gate", lookup=leads_there) as here:
+        status, headers, _ = answer_of(await here.get("a.test"))
+        assert status == 403
+        assert "address_denied" in headers["x-caisson-decision"]

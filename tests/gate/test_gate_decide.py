@@ -641,6 +641,15 @@ def test_a_denylist_lets_everything_else_through_on_the_ports_of_the_web() -> No
     assert told(get(b"up.test", method=b"PUT", length=11, policy=DENYLIST)) == ("small", "too_large")
 
 
+def test_a_denial_of_addresses_counts_for_what_a_name_resolves_to() -> None:
+    for address in ("198.51.100.7", "::ffff:198.51.100.7", "64:ff9b::c633:6407", "2002:c633:6407::"):
+        assert told(get(b"any.test", policy=DENYLIST, address=address)) == ("net", "address_denied"), address
+    assert get(b"any.test", policy=DENYLIST, address="203.0.113.7").allowed
+    assert DENYLIST.refuses("198.51.100.7", "agent") == ("net", "is denied by 198.51.100.0/24")
+    assert DENYLIST.refuses("203.0.113.7", "agent") is None
+    assert DENYLIST.refuses("nonsense", "agent") == ("hard", "is no address")
+
+
 def test_record_lets_names_and_addresses_through_but_never_a_denied_class() -> None:
     policy = parse(b'schema = "caisson.gate/v1"\nnetwork_mode = "record"')
     assert told(get(b"any.test", method=b"PUT", policy=policy)) == ("mode", None)

@@ -218,3 +218,13 @@ def test_a_task_is_linted_by_what_it_asks_for(tmp_path: Path) -> None:
     linted = run("lint", str(tmp_path), "--json")
     assert linted.returncode == 0
     assert json.loads(linted.stdout)["policy_sha256"]
+
+
+def test_policies_are_tried_without_anything_that_the_base_install_lacks() -> None:
+    code = (
+        "import sys\n"
+        "from caisson_gate import answers, convert, explain, hosted, lint\n"
+        "print(sorted({'mitmproxy', 'dnslib', 'pyroute2', 'cryptography'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout == "[]\n"

@@ -66,6 +66,7 @@ def test_an_ambiguous_path_is_malformed(raw: bytes) -> None:
         (b"/.well-known/x", b"/.well-known/x"),
         (b"/a/...", b"/a/..."),
         (b"/@scope%2fname", b"/@scope/name"),
+        (b"/a/[id]/{x}|y", b"/a/%5Bid%5D/%7Bx%7D%7Cy"),
         (b"/npm/@s-c.o_pe%2Fname.js", b"/npm/@s-c.o_pe/name.js"),
     ],
 )
