@@ -8,7 +8,9 @@ from caisson_gate.paths import query_pairs
 
 _DNS_MEDIA = (b"application/dns-message", b"application/dns-json", b"application/dns-udpwireformat")
 _DNS_PATH = re.compile(rb"/dns-query/*$", re.IGNORECASE)
-_DNS_HINT = re.compile(rb"dns|%", re.IGNORECASE)
+_DNS_HINT = re.compile(rb"dns|%|name=", re.IGNORECASE)
+_DNS_JSON = re.compile(rb"/resolve/*$", re.IGNORECASE)
+"""Where some resolvers answer `?name=…` with JSON."""
 _DNS_KEY = re.compile(rb"[A-Za-z0-9_-]{16,}={0,2}")
 _GIT_TAILS = ((b"/git-upload-pack", "fetch"), (b"/git-upload-archive", "fetch"), (b"/git-receive-pack", "push"))
 _GIT_DUMB = re.compile(
@@ -46,4 +48,6 @@ def dns_message(path: bytes, query: bytes | None, content_type: bytes | None, ac
     if not query or not _DNS_HINT.search(query):
         return False
     pairs = query_pairs(query) or ()
+    if _DNS_JSON.search(path) and any(key.lower() == b"name" for key, _ in pairs):
+        return True
     return any(key.lower() == b"dns" and _DNS_KEY.fullmatch(value) is not None for key, value in pairs)

@@ -475,6 +475,7 @@ def test_host_patterns_match_whole_labels(name: bytes, allowed: bool) -> None:
         (b"/dns-query", {}),
         (b"/dns-query", {"query": b"dns=AAABAAABAAAAAAAAA3d3dwdleGFtcGxlA2NvbQAAAQAB"}),
         (b"/resolve", {"query": b"dns=AAABAAABAAAAAAAAA3d3dwdleGFtcGxlA2NvbQAAAQAB"}),
+        (b"/resolve", {"query": b"name=nonce.test&type=TXT"}),
         (b"/x", {"content_type": b"application/dns-message"}),
         (b"/x", {"accept": b"application/DNS-json, */*"}),
         (b"/a/DNS-Query/", {}),
