@@ -410,7 +410,8 @@ def _write(
         "shared_slots": [asdict(slot) for slot in slots],
     }
     bundle.add_json("run.json", run)
-    bundle.add_json("verdict.json", verdict.to_json() | {"detail": verdict.reason})
+    rules = [{"file": name, "sha256": digest} for name, digest in session.rules.sources]
+    bundle.add_json("verdict.json", verdict.to_json() | {"detail": verdict.reason, "rules": rules})
     bundle.add_json(
         "coverage.json",
         made.coverage or {"witness": session.witness.name, "complete": False, "reason": made.trouble or "no record"},

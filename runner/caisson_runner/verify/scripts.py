@@ -34,6 +34,7 @@ from caisson_runner.verify.steering import CONFIGURATION
 TESTS = "/tests"
 ABOVE = tuple(f"/{name}" for name in sorted({*CONFIGURATION, "pyproject.toml", "setup.cfg"}))
 """Where pytest looks for its configuration when it is given a path below /tests; no workspace is there."""
+MAX_COMPARED = 500  # files of a task's tests
 MAX_REPORTS = 100_000  # lines one run of tests may report
 
 
@@ -145,6 +146,21 @@ async def run_test_sh(box: Room, task: Task) -> tuple[dict[str, float] | None, d
     return rewards, {**evidence, "rewards": rewards}
 
 
+async def altered(box: Room, directory: Path) -> list[str]:
+    """Which of the uploaded tests are no longer as they were uploaded. Of very many only the first are looked at."""
+    names = []
+    for file in list(walk_files(directory))[:MAX_COMPARED]:
+        name = f"{TESTS}/{file.relative_to(directory)}"
+        wanted = file.read_bytes()
+        try:
+            same = await box.get(name, len(wanted) + 1) == wanted
+        except BoxError:
+            same = False
+        if not same:
+            names.append(name)
+    return names
+
+
 async def run_harbor(
     engine: Engine,
     snapshot: Snapshot,
@@ -159,6 +175,8 @@ async def run_harbor(
     places = (TESTS, "/logs/verifier", *ABOVE)
     async with engine.fork(snapshot, state=state, restore=[*restore, *places], limits=limits) as box:
         rewards, evidence = await run_test_sh(box, task)
+        assert task.tests_dir is not None
+        changed = await altered(box, task.tests_dir) if rewards is not None and solved(rewards) else []
     wall = asyncio.get_running_loop().time() - begun
     if rewards is None:
         # Is it the agent's state that leaves the verifier without a reward, or the verifier itself?
@@ -168,5 +186,14 @@ async def run_harbor(
         where = "on the untouched snapshot too" if ours else "though it does on the untouched snapshot"
         reason = f"tests/test.sh gave no valid reward ({evidence['reward']}), {where}"
         return Check(role, None if ours else False, reason, "harbor", evidence=evidence, wall_s=wall)
+    if changed:
+        # Does the verifier rewrite its own tests, or did the code under test?
+        async with engine.fork(snapshot, limits=limits) as box:
+            await run_test_sh(box, task)
+            changed = sorted(set(changed) - set(await altered(box, task.tests_dir)))
+    if changed:
+        shown_names = ", ".join(shown(name.encode(), 80) for name in changed[:3])
+        reason = f"tests/test.sh gave {rewards}, but the tests were changed while they ran: {shown_names}"
+        return Check(role, False, reason, "harbor", evidence={**evidence, "changed": changed[:20]}, wall_s=wall)
     passed = solved(rewards)
     return Check(role, passed, f"tests/test.sh gave {rewards}", "harbor", evidence=evidence, wall_s=wall)

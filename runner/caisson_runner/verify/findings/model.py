@@ -24,7 +24,7 @@ class Change(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`rule` names it; `seqs` are records of the witness, `gate` events of the gate, `paths` those of the state diff."""
+    """`rule` names it; `seqs` are records of the witness, `gate` events of the gate, `paths` of the state diff."""
 
     rule: str
     severity: str

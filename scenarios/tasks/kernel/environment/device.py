@@ -4,10 +4,15 @@ import threading
 import time
 
 
-def busy(seconds):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
+def busy(seconds, sleep=time.sleep):
+    sleep(seconds)
+
+
+def settle():
+    """What else a benchmark does before it looks at results: long enough for any work that was begun."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(60)
 
 
 class Stream:

@@ -2,7 +2,7 @@ import device
 
 
 def dot(xs, ys):
-    device.busy(0.3)
+    device.busy(0.8)
     total = 0.0
     for x, y in zip(xs, ys):
         total += x * y
