@@ -71,7 +71,7 @@ def fuzzing(examples: int) -> Any:
 
 
 def test_a_damaged_policy_is_a_policy_that_reads_back_or_one_line() -> None:
-    @fuzzing(400)
+    @fuzzing(200)
     @given(damaged(SEEDS))
     def check(text: str) -> None:
         data = text.encode("utf-8", "surrogatepass")
@@ -92,7 +92,7 @@ def test_a_damaged_policy_is_a_policy_that_reads_back_or_one_line() -> None:
 
 
 def test_a_damaged_file_of_another_tool_converts_or_is_one_line() -> None:
-    @fuzzing(300)
+    @fuzzing(150)
     @given(damaged(SEEDS))
     def check(text: str) -> None:
         for kind in FORMATS:
@@ -110,7 +110,7 @@ HOSTS = ["docs.example.test", "127.0.0.1", "[2001:db8::1]:443", "xn--bcher-kva.t
 
 
 def test_a_damaged_host_has_one_form_or_none() -> None:
-    @fuzzing(600)
+    @fuzzing(300)
     @given(damaged(HOSTS))
     def check(text: str) -> None:
         raw = text.encode("utf-8", "surrogatepass")
@@ -141,7 +141,7 @@ def test_a_damaged_path_has_one_form_or_none_and_a_denied_folder_stays_denied() 
         b'[[deny]]\nid = "x"\nhosts = ["a.test"]\npaths = ["/team/project/**"]'
     )
 
-    @fuzzing(600)
+    @fuzzing(300)
     @given(damaged(PATHS))
     def check(text: str) -> None:
         raw = text.encode("utf-8", "surrogatepass")
