@@ -6,7 +6,7 @@ from typing import Any
 
 from caisson_runner.tasks import load_task
 from caisson_runner.verify.findings import Finding, findings, gather
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 TASK = load_task("add-mul")
@@ -68,6 +68,7 @@ events = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(events, max_size=5))
 def test_any_journal_is_read(journal: list[dict[str, Any]]) -> None:
     found(*journal)
