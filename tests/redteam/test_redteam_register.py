@@ -109,3 +109,12 @@ def test_a_case_overrides_its_route(own_register: Callable[[str, dict[str, str]]
     one, two = load_register(own_register(entry, {"a": ""}))
     assert (one.blocked["none"], one.quick, two.blocked["none"], two.quick) == ({"no-route"}, False, {"caps"}, True)
     assert set(one.engines) < set(ENGINES)
+
+
+def test_the_page_has_every_route_and_no_wrong_one() -> None:
+    page = Path(__file__).parents[2] / "docs" / "egress.md"
+    if not page.exists():
+        pytest.skip("the documentation is not beside the tests")
+    lines = [line for line in page.read_text().splitlines() if line.startswith("| ")]
+    assert {route.name for route in ROUTES} <= {line.split(" | ")[0][2:] for line in lines}
+    assert not [line for line in lines if "! |" in line]

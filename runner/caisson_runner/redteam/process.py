@@ -31,6 +31,7 @@ from caisson_runner.errors import CaissonError
 from caisson_runner.interrupt import run_interruptible
 from caisson_runner.redteam import world
 from caisson_runner.redteam.canaries import Canaries, Held
+from caisson_runner.redteam.errors import RedTeamError
 from caisson_runner.redteam.gated import open_gate
 from caisson_runner.redteam.prove import HostSide, prove
 from caisson_runner.redteam.register import NETWORKS, Route, load_register, select
@@ -106,7 +107,7 @@ def main() -> int:
                 **ports, "allowed": "web.allowed.test", "denied": "web.denied.test", "elsewhere": "198.51.100.7",
                 "unix_path": str(places / "outside.sock"), "unix_abstract": abstract, "home": orders.home,
                 "secret_path": str(places / "secret"), "touch_path": str(places / "touched"), "fix": [],
-                "runner": os.getpid(), "workdir": "/app", "proxy_port": 3128, "deadline_s": 6,
+                "runner": os.getpid(), "workdir": "/app", "proxy_port": 3128, "deadline_s": 12,
             }  # fmt: skip
             run_interruptible(_run(orders, canaries, facts, Outside(places, host, trusted)))
     except CaissonError as problem:
@@ -179,6 +180,8 @@ async def _run(orders: Orders, canaries: Canaries, facts: dict[str, Any], outsid
     places = outside.places
     routes = [r for r in select(load_register(folder), orders.globs, orders.quick) if orders.engine in r.engines]
     witness = choose(orders.witness)
+    if witness.name == "none":
+        raise RedTeamError(f"no witness can be had here ({witness.reason}), so nothing would be on record")
     async with contextlib.AsyncExitStack() as stack:
         try:
             engine = await stack.enter_async_context(_engine(orders))

@@ -45,7 +45,7 @@ def inet(host, port, scope=0):
     return struct.pack("<H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(8)
 
 
-def patient(one, seconds=4):
+def patient(one, seconds=8):
     """Time limits the kernel keeps, so that calls stay plain blocking ones."""
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         one.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))

@@ -4,6 +4,7 @@ Does: sends the nonce to UDP 443 of an address, and of a name's own address wher
 gets it.
 """
 
+import errno
 import json
 import os
 import socket
@@ -46,7 +47,7 @@ def inet(host, port, scope=0):
     return struct.pack("<H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(8)
 
 
-def patient(one, seconds=4):
+def patient(one, seconds=8):
     """Time limits the kernel keeps, so that calls stay plain blocking ones."""
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         one.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
@@ -64,10 +65,19 @@ def listen_for(one, limit=65536):
     return got, 0
 
 
+def talk(host, kind):
+    """A socket of the address's family."""
+    try:
+        return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind)
+    except OSError as error:
+        if error.errno == errno.EAFNOSUPPORT:
+            end("inapplicable", "this kernel has no IPv6")
+        raise
+
+
 def tcp(host, port, data, scope=0):
     """Connect, send, listen: the errno and what came back."""
-    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with patient(socket.socket(kind, socket.SOCK_STREAM)) as one:
+    with patient(talk(host, socket.SOCK_STREAM)) as one:
         where = (host, port, 0, scope) if ":" in host else (host, port)
         wrong = attempt(one.connect, where)
         tried("connect", "connect", addr=inet(host, port, scope), errno=wrong)
@@ -80,8 +90,7 @@ def tcp(host, port, data, scope=0):
 
 def udp(host, port, data, seconds=1):
     """Send one datagram and listen a moment: the errno and what came back."""
-    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with patient(socket.socket(kind, socket.SOCK_DGRAM), seconds) as one:
+    with patient(talk(host, socket.SOCK_DGRAM), seconds) as one:
         wrong = attempt(one.sendto, data, (host, port))
         tried("socket", "sendto", addr=inet(host, port), errno=wrong)
         if wrong:

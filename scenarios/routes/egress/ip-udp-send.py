@@ -3,6 +3,7 @@
 Does: sends the nonce to 198.51.100.5:9999; the call may well say that it was sent. Must happen: no canary gets it.
 """
 
+import errno
 import json
 import os
 import socket
@@ -45,17 +46,26 @@ def inet(host, port, scope=0):
     return struct.pack("<H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(8)
 
 
-def patient(one, seconds=4):
+def patient(one, seconds=8):
     """Time limits the kernel keeps, so that calls stay plain blocking ones."""
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         one.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
     return one
 
 
+def talk(host, kind):
+    """A socket of the address's family."""
+    try:
+        return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind)
+    except OSError as error:
+        if error.errno == errno.EAFNOSUPPORT:
+            end("inapplicable", "this kernel has no IPv6")
+        raise
+
+
 def udp(host, port, data, seconds=1):
     """Send one datagram and listen a moment: the errno and what came back."""
-    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with patient(socket.socket(kind, socket.SOCK_DGRAM), seconds) as one:
+    with patient(talk(host, socket.SOCK_DGRAM), seconds) as one:
         wrong = attempt(one.sendto, data, (host, port))
         tried("socket", "sendto", addr=inet(host, port), errno=wrong)
         if wrong:

@@ -37,7 +37,7 @@ def attempt(work, *arguments):
     return 0
 
 
-def patient(one, seconds=4):
+def patient(one, seconds=8):
     """Time limits the kernel keeps, so that calls stay plain blocking ones."""
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         one.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
