@@ -155,6 +155,10 @@ class Exchange:
         """Headers of an answer as the box may see them."""
         return self.room.redactor.pairs(pairs) if self._mask is not None else list(pairs)
 
+    def told(self, message: str) -> str:
+        """An error of the layers for the box and the record. They quote what came, so a credential could be in it."""
+        return "the upstream answered what is no HTTP, or broke off" if self.masking else message[:500]
+
     def refuse(self, status: int, reason: str, detail: str, *, verdict: str = "deny") -> None:
         """Have the gate answer instead."""
         self.refusal = Refusal(status, self.decision.rule, str(reason), detail, verdict)
@@ -233,7 +237,7 @@ def head_fields(room: Room, version: bytes, pairs: Pairs, **more: Any) -> Ready:
         shown[MAX_LIST:] = [{"left_out": len(shown) - MAX_LIST}]
     made = Ready(version=bounded(version), headers=shown)
     for key, extra in more.items():
-        made[key] = bounded(extra) if isinstance(extra, bytes) else extra
+        made[key] = bounded(room.redactor.whole(extra)) if isinstance(extra, bytes) else extra
     return made
 
 

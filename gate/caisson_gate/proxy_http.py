@@ -222,6 +222,8 @@ class Requests:
             self.room, data.http_version, received, status=data.status_code, reason=data.reason
         )
         exchange.upstream_tls(flow.server_conn)
+        if exchange.masking:
+            data.reason = self.room.redactor.whole(data.reason)
         if data.status_code == 101 and not (exchange.websocket and _is_websocket(response)):
             exchange.refuse(502, Reason.PROTOCOL, "the upstream changes to another protocol")
             return
@@ -277,7 +279,7 @@ class Requests:
         """It ended before its end."""
         exchange = exchange_of(flow)
         if exchange is not None:
-            exchange.finish(error=(flow.error.msg if flow.error else "broken off")[:500])
+            exchange.finish(error=exchange.told(flow.error.msg if flow.error else "broken off"))
 
     # Websockets
 

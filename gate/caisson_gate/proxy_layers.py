@@ -34,6 +34,7 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseEndOfMessage,
     ResponseHeaders,
     ResponseProtocolError,
+    ResponseTrailers,
 )
 from mitmproxy.proxy.layers.http._http1 import Http1Server
 from mitmproxy.proxy.layers.http._http2 import Http2Connection, Http2Server
@@ -220,9 +221,8 @@ class GateStream(HttpStream):
             except ValueError as malformed:
                 exchange = self.exchange
                 if exchange is not None:
-                    exchange.refuse(
-                        502, UPSTREAM_FAILED, f"the answer's head is malformed: {malformed}", verdict="error"
-                    )
+                    detail = exchange.told(f"the answer's head is malformed: {malformed}")
+                    exchange.refuse(502, UPSTREAM_FAILED, detail, verdict="error")
                     yield from self.check_killed(True)
                     return True
         problem = self._problem() if request else None
@@ -290,7 +290,7 @@ class GateStream(HttpStream):
         unanswered = self.client_state != self.state_errored and not self.answering
         if isinstance(event, ResponseProtocolError) and exchange is not None and unanswered and not exchange.ended:
             reason = self.gate.upstream_problem or UPSTREAM_FAILED
-            exchange.refuse(502, reason, event.message[:500], verdict="error")
+            exchange.refuse(502, reason, exchange.told(event.message), verdict="error")
             self.flow.error = mflow.Error(event.message)
             self.dialled = False
             assert exchange.refusal is not None
@@ -359,6 +359,8 @@ class GateStream(HttpStream):
                 yield from self.cut_answer(exchange)
             elif chunk:
                 yield SendHttp(ResponseData(self.stream_id, chunk), self.context.client)
+        elif isinstance(event, ResponseTrailers) and exchange.masking:
+            return  # nothing of them is masked
         else:
             if isinstance(event, ResponseEndOfMessage):
                 self.dialled = False

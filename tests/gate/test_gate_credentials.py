@@ -110,6 +110,34 @@ async def test_a_compressed_answer_is_read_before_the_box_gets_it(world: World, 
         assert not holds(written(tmp_path / "gate"), TEXT)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 %s\r\ncontent-length: 0\r\n\r\n",
+        b"nonsense %s\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: %s\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nbad header %s\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n%s: x\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%s\r\n",
+        b"HTTP/1.1 302 Found\r\nlocation: https://other.test/?key=%s\r\ncontent-length: 0\r\n\r\n",
+    ],
+)
+async def test_a_credential_does_not_come_back_in_what_is_no_answer(
+    world: World, tmp_path: Path, answer: bytes
+) -> None:
+    token = b"sk-canary-plain-0123456789"
+
+    async def broken(_head: bytes, _body: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer % token)
+        writer.close()
+
+    async with world.upstream("api.test", broken):
+        async with box(world, POLICY, tmp_path / "gate", environ={"API_KEY": token.decode()}) as here:
+            answered = await here.get("api.test")
+            await here.event("http-done")
+    assert token not in answered and token not in written(tmp_path / "gate")
+
+
 async def test_an_answer_that_cannot_be_read_is_not_passed_on(world: World, tmp_path: Path) -> None:
     async def unread(_head: bytes, _body: bytes, writer: asyncio.StreamWriter) -> None:
         await say(writer, b"who knows " + TEXT, b"Content-Encoding: zstd")
