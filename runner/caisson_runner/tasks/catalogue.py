@@ -35,7 +35,7 @@ from caisson_runner.tasks.table import Table
 from caisson_runner.tasks.task import Task
 
 SCHEMA: Final = "caisson.scenarios/v1"
-HARNESS_SECONDS: Final = 60.0
+HARNESS_SECONDS: Final = 180.0
 LANGUAGES: Final = {"sh": ("/bin/sh", "-c"), "python": ("/usr/bin/python3", "-I", "-c")}
 
 
