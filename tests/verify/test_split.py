@@ -106,3 +106,72 @@ async def test_the_solution_and_honest_work_pass_in_both_views(harbor: Bench) ->
 async def test_no_trick_in_one_process_passes_when_it_is_two(harbor: Bench, source: str) -> None:
     ran = await run(harbor, ["/bin/sh", "-c", f"cat > impl.py <<'END'\n{source}\nEND"])
     assert ran.verdict.word == "fail", ran.verdict.reason
+
+
+LOADS = """
+import importlib.util, json, pickle, subprocess
+from impl import add
+
+def load(path):
+    spec = importlib.util.spec_from_file_location("other", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+def test_by_file():
+    assert load("/app/impl.py").add(2, 3) == 5
+
+def test_by_path(monkeypatch):
+    monkeypatch.syspath_prepend("/app/deep/er")
+    import hidden
+    assert hidden.add(2, 3) == 5
+
+def test_pickle():
+    with open("/app/data.pkl", "rb") as file:
+        assert pickle.load(file) == [1, 2]
+
+def test_child():
+    said = subprocess.run(["python3", "-c", "import impl; print(impl.add(2, 3))"], cwd="/app", capture_output=True)
+    assert said.stdout == b"5\\n"
+
+def test_plain():
+    assert add(2, 3) == 5
+"""
+SOLVE = """#!/bin/sh
+mkdir -p deep/er
+echo 'def add(a, b): return a + b' | tee impl.py deep/er/hidden.py
+python3 -c 'import pickle; pickle.dump([1, 2], open("data.pkl", "wb"))'
+"""
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_no_way_to_load_the_agents_code_leads_into_the_tests_process(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    for name, text in {
+        "task/task.toml": "",
+        "task/instruction.md": "Add.",
+        "task/environment/impl.py": "def add(a, b):\n    return a - b\n",
+        "task/tests/test_loads.py": LOADS,
+        "task/tests/test.sh": "#!/bin/sh\ncd /app\npython3 -m pytest -q /tests >&2; "
+        "if [ $? = 0 ]; then echo 1; else echo 0; fi > /tmp/r; cp /tmp/r /logs/verifier/reward.txt\n",
+        "task/solution/solve.sh": SOLVE,
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    try:
+        async with bench(load_task(tmp_path / "task"), tmp_path) as made:
+            ran = await run(made, "oracle")
+            assert ran.verdict.word == "pass", ran.verdict.reason
+            assert ran.grades.split is not None
+            splittable = {case.call.rpartition("::")[2] for case in ran.grades.split.cases}
+            assert splittable == {"test_pickle", "test_child", "test_plain"}
+            trick = (
+                SOLVE + 'python3 -c \'import os, pickle; E = type("E", (), {"__reduce__": lambda s: (os._exit, (0,))});'
+            )
+            trick += ' E.__module__, E.__qualname__ = "__main__", "E"; pickle.dump(E(), open("data.pkl", "wb"))\''
+            cheat = await run(made, ["/bin/sh", "-c", trick])
+            assert cheat.verdict.word == "fail", cheat.verdict.reason
+            assert cheat.verdict.trusting is not None
+            assert cheat.verdict.trusting.passed is True
+    except (ToolMissing, UserNamespacesUnavailable) as missing:
+        pytest.skip(str(missing))

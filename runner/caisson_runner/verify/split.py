@@ -28,6 +28,7 @@ from caisson_runner.verify.rooms import program
 from caisson_runner.verify.scripts import ABOVE, MAX_REPORTS, TESTS, upload
 from caisson_runner.verify.steering import RUNNERS
 
+MAX_LOADABLE = 5_000
 CALL_S = 60.0  # one call of the code under test
 FOLDERS = ("", "src", "lib")  # of the workspace, where tests look for modules
 _solved: dict[tuple[str, str], frozenset[str] | None] = {}
@@ -64,13 +65,22 @@ def modules(task: Task, changes: Sequence[Change]) -> tuple[str, ...]:
     return tuple(sorted(names - RUNNERS - sys.stdlib_module_names - {"conftest", "setup"}))
 
 
+def loadable(changes: Sequence[Change]) -> tuple[str, ...]:
+    """Files the agent wrote that an interpreter could load. Pure."""
+    return tuple(
+        "/" + change.path.decode("utf-8", "surrogateescape").lstrip("/")
+        for change in changes
+        if change.how != "removed" and change.path.endswith((b".py", b".pyc", b".so"))
+    )[:MAX_LOADABLE]
+
+
 async def run_split(
     engine: Engine,
     snapshot: Snapshot,
     task: Task,
     tests: Path,
     state: Path,
-    names: Sequence[str],
+    changes: Sequence[Change],
     limits: BoxLimits,
     timeout_s: float,
 ) -> Told:
@@ -97,7 +107,8 @@ async def run_split(
             )
         )
         await mirror.send({"path": path})
-        await asked.send({"word": word, "tests": TESTS, "modules": list(names)})
+        told = {"written": [shown(name.encode("utf-8", "surrogateescape"), 4096) for name in loadable(changes)]}
+        await asked.send({"word": word, "tests": TESTS, "modules": list(modules(task, changes)), **told})
         trouble, complete, number = "", False, 0
         try:
             async with asyncio.timeout(timeout_s):
@@ -157,8 +168,7 @@ async def _solve(
             await (await box.start(Command(plan.argv, env=dict(plan.env), cwd=task.workdir))).wait()
             await box.freeze()
             capture = await box.capture(state)
-        names = modules(task, capture.changes)
-        told = await run_split(engine, snapshot, task, tests, state, names, limits, timeout_s)
+        told = await run_split(engine, snapshot, task, tests, state, capture.changes, limits, timeout_s)
     return frozenset(test for test in told.outcomes if told.passed(test))
 
 
@@ -187,13 +197,16 @@ async def split_check(
 ) -> Check | None:
     """The split view of tests/test.sh: None when the task's tests are no pytest files or the agent wrote no module."""
     tests = task.tests_dir
-    names = modules(task, changes)
-    if tests is None or not names or not any((*tests.glob("**/test_*.py"), *tests.glob("**/*_test.py"))):
+    if (
+        tests is None
+        or not modules(task, changes)
+        or not any((*tests.glob("**/test_*.py"), *tests.glob("**/*_test.py")))
+    ):
         return None
     timeout_s = task.harbor.verifier_timeout_s
     begun = asyncio.get_running_loop().time()
     sure = await solution_passes(engine, snapshot, task, tests, limits, timeout_s)
-    told = await run_split(engine, snapshot, task, tests, state, names, limits, timeout_s)
+    told = await run_split(engine, snapshot, task, tests, state, changes, limits, timeout_s)
     check = judge_split(told, sure)
     if check is None:
         return None

@@ -1,8 +1,9 @@
 """In the tests' room of a split run: pytest, the task's tests, and stand-ins for the agent's modules.
 
-No code of the agent's is ever imported here. An attribute or a call of one of its modules goes out as a question on the
-original stdout, each line with a word that came over stdin, and the answer comes back on stdin. A process of the
-agent's that a test starts here cannot read this one's memory: it is made undumpable. Stands behind `values`.
+No code of the agent's is ever imported here; a test that loads some another way is stopped at the file. An attribute or a
+call of one of its modules goes out as a question on the original stdout, each line with a word that came over stdin,
+and the answer comes back on stdin. A process of the agent's that a test starts here cannot read this one's memory: it
+is made undumpable. Stands behind `values`.
 """
 
 import builtins
@@ -23,6 +24,8 @@ if TYPE_CHECKING:  # importing typing costs more than the rest of the start
     from caisson_runner.verify.rooms.values import decode, encode
 
 PR_SET_DUMPABLE = 4
+PLAIN = frozenset({"builtins", "collections", "datetime", "decimal", "fractions", "pathlib", "copyreg", "uuid"})
+"""What a pickle that a test reads may name; anything else could be a call."""
 
 
 class Unsplit(Exception):
@@ -163,6 +166,28 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.link.ask(op="import", module=module.__name__, path=[])
 
 
+def guard(link: Link, written: "frozenset[str]") -> None:
+    """Stop whatever would bring code the agent wrote into this process: a loader, a library, a pickle."""
+
+    def hook(event: str, args: "tuple[Any, ...]") -> None:
+        if event in ("open", "ctypes.dlopen"):
+            path = args[0]
+        elif event == "import":
+            path = args[1]
+        elif event == "pickle.find_class":
+            if args[0].partition(".")[0] not in PLAIN or args[1] in ("eval", "exec", "getattr", "__import__", "open"):
+                raise link.give_up(f"a pickle names {args[0]}.{args[1]}")
+            return
+        else:
+            return
+        if isinstance(path, (str, bytes, os.PathLike)):
+            where = os.path.realpath(os.fsdecode(path))
+            if where in written:
+                raise link.give_up(f"{where} is to be loaded")
+
+    sys.addaudithook(hook)
+
+
 class Report:
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -184,7 +209,9 @@ def main() -> int:
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     link = Link()
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    sys.pycache_prefix = f"/nowhere-{link.task['word']}"  # a compiled file of the agent's could say something else
     sys.meta_path.insert(0, Finder(link))
+    guard(link, frozenset(link.task["written"]))
     tests = link.task["tests"]
     code = pytest.main(
         ["-q", "-c", "/dev/null", "--rootdir", tests, "--confcutdir", tests, "-p", "no:cacheprovider", tests],
