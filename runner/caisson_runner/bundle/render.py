@@ -20,11 +20,11 @@ _WIDTH: Final = 160
 
 def text_of(
     model: Activity, *, coverage: Mapping[str, Any] | None = None, verdict: Mapping[str, Any] | None = None,
-    title: str = "", before: Sequence[str] = (), everything: bool = False,
+    title: str = "", before: Sequence[str] = (), network: Iterable[str] = (), everything: bool = False,
 ) -> str:  # fmt: skip
     """What ``caisson-run bundle show`` prints. ``everything`` also shows caches, scratch files and bare forks.
 
-    ``before`` are lines about what the record does not hold."""
+    ``before`` are lines about what the record does not hold, ``network`` what the gate has to tell."""
     limit = 1 << 30 if everything else MAX_LINES
     lines = [*_head(model, coverage, verdict, title), *before]
     lines += _section("Processes", _tree(model, everything), limit)
@@ -34,6 +34,7 @@ def text_of(
     if everything:
         lines += _section("Scratch and caches written", _scratch(model), limit)
     lines += _section("Places of answers and graders looked into", _rooms(model), limit)
+    lines += _section("Asked of the gate", network, limit)
     lines += _section("Connects tried", _connects(model), limit)
     return "\n".join(lines) + "\n"
 

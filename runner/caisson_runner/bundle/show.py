@@ -6,11 +6,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from caisson_runner.bundle import attached
+from caisson_runner.bundle import attached, network
 from caisson_runner.bundle.activity import Activity, activity
 from caisson_runner.bundle.reader import Bundle
 from caisson_runner.bundle.render import as_json, text_of
 from caisson_runner.bundle.writer import COVERAGE, RUN, VERDICT
+from caisson_runner.report.text import printable
 
 _NAMES: Final = (("task", "id"), ("agent", "name"))
 
@@ -32,6 +33,7 @@ def summary_json(bundle: Bundle, everything: bool = False) -> dict[str, Any]:
         "coverage": _json(bundle, COVERAGE),
         "attached": _json(bundle, attached.NAME),
         "activity": found,
+        "gate": [one.to_json() for one in network.asked_of(bundle.root)],
     }
 
 
@@ -65,12 +67,19 @@ def show(
         str(name) for key in ("task", "agent") if (name := _table(run.get(key)).get("id" if key == "task" else "name"))
     ]
     before = list(attached.lines_of(_json(bundle, attached.NAME), everything)) if bundle.has(attached.NAME) else []
+    model = model_of(bundle, workspace=workspace, test_paths=test_paths)
+    names_of = {
+        process.pid: printable(b" ".join(process.commands[-1].argv).decode("utf-8", "replace"), 60)
+        for process in model.processes.values()
+        if process.commands
+    }
     return text_of(
-        model_of(bundle, workspace=workspace, test_paths=test_paths),
+        model,
         coverage=_json(bundle, COVERAGE) if bundle.has(COVERAGE) else None,
         verdict=_json(bundle, VERDICT) if bundle.has(VERDICT) else None,
         title="Run        " + ", ".join(names),
         before=before,
+        network=network.lines_of(network.asked_of(bundle.root), names_of),
         everything=everything,
     )
 

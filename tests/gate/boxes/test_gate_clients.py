@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import HEAD, Boxed, Rig
+from gate_rig import HEAD, Boxed, Rig
 from http_rig import echo, hello
 from origins import apt_archive, git_host, npm_registry, python_index, repository
 

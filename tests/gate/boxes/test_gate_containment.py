@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from conftest import HEAD, WEB, Rig, dump
+from gate_rig import HEAD, WEB, Rig, dump
 from http_rig import hello
 
 

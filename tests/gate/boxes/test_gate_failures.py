@@ -18,7 +18,7 @@ from caisson_gate.rights import GATE_UID
 from caisson_runner.boxes import listeners
 from caisson_runner.boxes.errors import RequestError
 from caisson_runner.boxes.store import SnapshotSpec
-from conftest import WEB, Rig, dump
+from gate_rig import WEB, Rig, dump
 from http_rig import hello
 
 LIMIT_S = 60.0

@@ -16,13 +16,14 @@ import pytest
 from caisson_gate.errors import PolicyError
 from caisson_gate.events import read
 from caisson_runner.bundle import Bundle
+from caisson_runner.bundle.show import show
 from caisson_runner.gate import GateOptions
 from caisson_runner.results import Result
 from caisson_runner.run import run_one
 from caisson_runner.session import Session, open_session
 from caisson_runner.tasks import Task, load_task, plan_agent
 from caisson_runner.tasks.search import scenarios_root
-from conftest import WEB
+from gate_rig import WEB
 from http_rig import World, hello, say
 
 MakeSession = Callable[..., AbstractAsyncContextManager[Session]]
@@ -119,6 +120,9 @@ async def test_the_bundle_holds_what_went_out_and_leads_to_the_process(
     commands = {record.pid: record.argv for record in bundle.records() if record.argv}
     assert commands[pids[asked["seq"]]["pid"]][-1].decode() == f"https://web.test/{nonce}"
     assert commands[pids[shut["seq"]]["pid"]][-1] == b"http://192.0.2.7:8080/"
+    said = show(bundle)
+    assert f"  GET https://web.test/{nonce}  200, 19 bytes  by pid {pids[asked['seq']]['pid']} curl -sS" in said
+    assert "  refused  tcp 192.0.2.7:8080  port_not_allowed  by pid" in said
     assert b"certs" not in (out / "state/diff.jsonl").read_bytes()
     assert [one["phase"] for one in events if one.get("what") == "phase"] == ["verify"]
 
