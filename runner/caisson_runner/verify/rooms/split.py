@@ -1,7 +1,7 @@
 """In the tests' room of a split run: pytest, the task's tests, and stand-ins for the agent's modules.
 
-No code of the agent's is ever imported here; a test that loads some another way is stopped at the file. An attribute or a
-call of one of its modules goes out as a question on the original stdout, each line with a word that came over stdin,
+No code of the agent's is ever imported here; a test that loads some another way is stopped at the file. An attribute or
+a call of one of its modules goes out as a question on the original stdout, each line with a word that came over stdin,
 and the answer comes back on stdin. A process of the agent's that a test starts here cannot read this one's memory: it
 is made undumpable. Stands behind `values`.
 """
