@@ -28,7 +28,6 @@ from mitmproxy.proxy.layers.http import (
 from mitmproxy.proxy.layers.http._events import (
     RequestData,
     RequestEndOfMessage,
-    RequestHeaders,
     RequestProtocolError,
     ResponseData,
     ResponseEndOfMessage,
@@ -145,12 +144,8 @@ class GateHttpLayer(HttpLayer):
         super().__init__(context, mode)
         self.gate = gate
         gate.http = self
-
-    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        if isinstance(event, events.Start):
-            kind = GateHttp2Server if self.context.client.alpn == b"h2" else GateHttp1Server
-            self.connections[self.context.client] = kind(self.context.fork(), self.gate)
-        yield from super()._handle_event(event)
+        kind = GateHttp2Server if context.client.alpn == b"h2" else GateHttp1Server
+        self.connections[context.client] = kind(self.context.fork(), gate)
 
     def make_stream(self, stream_id: int) -> layer.CommandGenerator[None]:
         self.streams[stream_id] = stream = GateStream(self.context.fork(), stream_id, self.gate)
@@ -187,7 +182,6 @@ class GateStream(HttpStream):
     def __init__(self, context: Context, stream_id: int, gate: GateConnection) -> None:
         super().__init__(context, stream_id)
         self.gate = gate
-        self.request_ended = False
         self.dialled = False
         self.answering = False
 
@@ -196,13 +190,11 @@ class GateStream(HttpStream):
         flow = getattr(self, "flow", None)
         return None if flow is None else exchange_of(flow)
 
-    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        if isinstance(event, events.Wakeup):
-            yield from self.serve_recorded()
-            return
-        if isinstance(event, RequestEndOfMessage) or (isinstance(event, RequestHeaders) and event.end_stream):
-            self.request_ended = True
-        yield from super()._handle_event(event)
+    @property
+    def _has_request(self) -> bool:
+        """Whether nothing more of the request will come: what came during a hook still waits in the queue."""
+        waits = any(isinstance(event, RequestEndOfMessage) for event in self._paused_event_queue)
+        return waits or self.client_state == self.state_done
 
     # Refusals
 
@@ -245,6 +237,7 @@ class GateStream(HttpStream):
         exchange = self.exchange
         if exchange is not None:
             exchange.finish()
+        ended = self._has_request
         self.client_state = self.server_state = self.state_errored
         self.flow.live = False
         yield from self.leave_upstream()
@@ -269,7 +262,7 @@ class GateStream(HttpStream):
         if body:
             yield SendHttp(ResponseData(self.stream_id, body), client)
         yield SendHttp(ResponseEndOfMessage(self.stream_id), client)
-        if not self.request_ended:
+        if not ended:
             if h2 is None:
                 self.gate.cut_upload()
             elif not h2.is_closed(self.stream_id):
@@ -399,8 +392,15 @@ class GateStream(HttpStream):
         assert self.flow.response is not None
         self.answering = True
         self.server_state = self.state_errored
+        self._handle_event = self._handle_while_serving
         yield SendHttp(ResponseHeaders(self.stream_id, self.flow.response, False), self.context.client)
         yield from self.serve_recorded()
+
+    def _handle_while_serving(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, events.Wakeup):
+            yield from self.serve_recorded()
+        else:
+            yield from super()._handle_event(event)
 
     def serve_recorded(self) -> layer.CommandGenerator[None]:
         exchange = self.exchange

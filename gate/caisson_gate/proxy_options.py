@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
+from mitmproxy import http
 from mitmproxy.options import Options
 
 _VALUES: Final[dict[str, Any]] = {
@@ -27,10 +28,15 @@ _VALUES: Final[dict[str, Any]] = {
 }
 
 
+def _no_check(_self: http.MessageData) -> None:
+    """In place of a look at the type of every field of every message, which is for those who write addons."""
+
+
 def make_options() -> Options:
     """One set for every connection: what is given above over mitmproxy's own defaults, as plain attributes.
 
     mitmproxy's own object looks every option up in a table with a copy of its value, several times a request.
     """
+    http.MessageData.__post_init__ = _no_check  # type: ignore[method-assign]
     defaults = {name: option.default for name, option in Options()._options.items()}
     return cast(Options, SimpleNamespace(**{**defaults, **_VALUES}))
