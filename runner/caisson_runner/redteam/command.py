@@ -19,7 +19,7 @@ from caisson_runner.interrupt import run_interruptible
 from caisson_runner.redteam import report as reports
 from caisson_runner.redteam.errors import RedTeamError, RegisterInvalid
 from caisson_runner.redteam.outcome import Outcome
-from caisson_runner.redteam.process import Orders
+from caisson_runner.redteam.process import PLACES, PREFIX, Orders
 from caisson_runner.redteam.register import ENGINES, NETWORKS, load_register, select
 from caisson_runner.report.text import one_line
 from caisson_runner.tasks.search import scenarios_root
@@ -146,7 +146,7 @@ async def _as_nobody(orders: Orders, out: Path) -> list[Outcome]:
     # By way of env: setpriv's own exec may still be done with root's rights.
     as_nobody = ("setpriv", f"--reuid={PLAIN_UID}", f"--regid={PLAIN_UID}", "--clear-groups", "--", "env")
     python = await asyncio.to_thread(_interpreter, as_nobody)
-    with tempfile.TemporaryDirectory(prefix="caisson-rt-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", dir=PLACES) as folder:
         home, records = Path(folder) / "home", Path(folder) / "out"
         for path in (Path(folder), home, records):
             path.mkdir(exist_ok=True)

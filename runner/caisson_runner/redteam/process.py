@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import secrets
 import shutil
+import signal
 import ssl
 import subprocess
 import sys
@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from caisson_runner.boxes.engine import Engine
 from caisson_runner.boxes.errors import BoxError
+from caisson_runner.boxes.holder import calls
 from caisson_runner.boxes.store import Snapshot, SnapshotSpec, Store
 from caisson_runner.errors import CaissonError
 from caisson_runner.interrupt import run_interruptible
@@ -44,6 +45,8 @@ AT_ONCE: Final = 4
 _LONG: Final = 40
 """Characters of a line that nobody writes twice by chance."""
 _MOST_ANSWER: Final = 1 << 18
+PLACES: Final = Path("/tmp")  # noqa: S108 - a short name
+PREFIX: Final = "caisson-rt-"
 STAND_IN: Final = """
 import ctypes, sys
 secret = ctypes.create_string_buffer(sys.stdin.readline().strip().encode(), 256)
@@ -88,7 +91,7 @@ def tell(**facts: Any) -> None:
 
 def main() -> int:
     """The process's whole life. 0 unless it was interrupted: outcomes are lines, not exit codes."""
-    ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM: nothing is left when the command is killed
+    _end_with_parent()
     orders = Orders.from_json(sys.stdin.readline())
     try:
         with _places() as places:
@@ -102,6 +105,7 @@ def main() -> int:
             context, trusted = _certificates(places)
             ports |= canaries.in_world(context)
             world.settle()
+            _end_with_parent()  # new rights took it away
             (places / "secret").write_text(held.secret)
             facts = {
                 **ports, "allowed": "web.allowed.test", "denied": "web.denied.test", "elsewhere": "198.51.100.7",
@@ -122,10 +126,19 @@ def main() -> int:
     return 0
 
 
+def _end_with_parent() -> None:
+    """SIGTERM when the command is killed, so that nothing is left."""
+    calls.prctl(calls.PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 @contextlib.contextmanager
 def _places() -> Iterator[Path]:
-    """A folder for canaries' files. Of a name too short to overflow a unix socket's."""
-    top = Path(tempfile.mkdtemp(prefix="caisson-rt-", dir="/tmp"))
+    """A folder for canaries' files. Of a name too short to overflow a unix socket's; those of killed ones are swept."""
+    for left in PLACES.glob(f"{PREFIX}*-*"):
+        pid = left.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    top = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=PLACES))
     try:
         top.chmod(0o755)
         shared = top / "shared"
