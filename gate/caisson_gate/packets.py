@@ -113,7 +113,7 @@ class Recorder:
         self._served = served
         self._listening = frozenset(listening)
         self._tally = Tally[tuple[str, str, str, int]](_KEYS)
-        self._dropped = self._seen = self._answered = 0
+        self._answered = self._untold = 0
         asyncio.get_running_loop().add_reader(sock.fileno(), self._readable)
 
     def _readable(self, batch: int = _BATCH) -> None:
@@ -124,7 +124,10 @@ class Recorder:
                 return
             except OSError:
                 continue  # the interface went down and up: there is more to come, or nothing
-            self._record(read(address[1], data))
+            try:
+                self._record(read(address[1], data))
+            except (OSError, ValueError):
+                self._untold += 1  # the journal is full
 
     def _record(self, packet: Packet) -> None:
         if (packet.kind == "tcp" and packet.port in self._listening) or (packet.kind == "udp" and packet.port == 53):
@@ -161,6 +164,7 @@ class Recorder:
         return {
             "seen": seen,
             "dropped": dropped,
+            "untold": self._untold,
             "answered_elsewhere": self._answered,
             "told": self._tally.total,
             "not_told_apart": self._tally.beyond,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import logging
 import os
 import resource
 import signal
@@ -33,6 +35,7 @@ from caisson_gate.rights import give_up
 from caisson_gate.served import Served
 
 JOURNAL_BYTES = MAX_JOURNAL
+MOST_LINES: Final = 1000
 GRACE_S: Final = 10.0
 """How long after the runner's end the gate may still write; then it ends by force, whatever it is doing."""
 
@@ -222,6 +225,14 @@ def _end_with_runner(control: socket.socket) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _log_sparingly() -> None:
+    """The first `MOST_LINES` of what goes wrong; what a box can make go wrong again and again fills no disk."""
+    numbers = itertools.count()
+    handler = logging.StreamHandler()
+    handler.addFilter(lambda _: next(numbers) < MOST_LINES)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
 def main() -> None:
     """Entry point of ``python -m caisson_gate.process``."""
     import json
@@ -231,6 +242,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    _log_sparingly()
     threading.Thread(target=_end_with_runner, args=(control,), daemon=True).start()
 
     async def work() -> None:

@@ -117,7 +117,10 @@ class Datagrams:
             except OSError:
                 continue  # an error of an earlier answer (its asker is gone)
             server, way = _asked(ancillary)
-            reply = self._questions.answer(packet, "udp", (server, 53), peer[1])
+            try:
+                reply = self._questions.answer(packet, "udp", (server, 53), peer[1])
+            except (OSError, ValueError):
+                continue  # the journal is full or closed: what cannot be told is not answered
             if reply is not None:
                 try:
                     self._socket.sendmsg([reply], way, 0, peer)
@@ -157,5 +160,5 @@ async def stream(
                 return
             writer.write(len(reply).to_bytes(2) + reply)
             await writer.drain()
-    except (asyncio.IncompleteReadError, TimeoutError, OSError):
+    except (asyncio.IncompleteReadError, TimeoutError, OSError, ValueError):
         return

@@ -199,7 +199,8 @@ class Gates:
         if plan is None:
             yield None
             return
-        from caisson_gate.client import GateLost, Opening
+        from caisson_gate.client import Opening
+        from caisson_gate.errors import GateError
 
         assert isinstance(box, LocalBox)
         folder = place("gate/events.jsonl").parent
@@ -217,7 +218,7 @@ class Gates:
         except BaseException:
             try:
                 await asyncio.shield(way.close())
-            except GateLost:
+            except GateError:
                 pass  # what is raised already says more
             raise
         await way.close()

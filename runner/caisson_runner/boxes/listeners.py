@@ -37,15 +37,17 @@ async def listen(box: LocalBox, ports: Sequence[int]) -> list[Listener]:
         raise RequestError(f"box {box.id} was forked without a network; fork it with network='gate'")
     ours, theirs = socket.socketpair()
     receiving = asyncio.create_task(asyncio.to_thread(_receive, ours))
+    answer = b""
     try:
         answer = await box.job({"op": "listen", "ports": sorted(set(ports))}, (theirs.fileno(),))
     finally:
         theirs.close()
         await asyncio.wait([receiving])
         ours.close()
-    made = receiving.result()
+        made = receiving.result()
+        if answer != b"ok":
+            close(made)
     if answer != b"ok":
-        close(made)
         if not answer:
             raise BoxGone(f"box {box.id} ended while its network was made")
         told = json.loads(answer)
