@@ -60,7 +60,12 @@ def gate_options(command: F) -> F:
         click.option("--record", is_flag=True, help="Keep bodies and flows of the gate, so that they can be replayed."),
         click.option("--replay", type=file, metavar="BUNDLE", help="Answer from a recorded bundle, not from outside."),
         click.option("--resolve", multiple=True, metavar="NAME=ADDR", help="Where the gate finds a name; repeatable."),
-        click.option("--upstream-ca", type=file, metavar="PEM", help="Whom the gate trusts outside; not the host's."),
+        click.option(
+            "--upstream-ca",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            metavar="PEM",
+            help="Whom the gate trusts outside; not the host's.",
+        ),
     )
     for option in reversed(options):
         together = option(together)

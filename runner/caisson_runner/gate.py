@@ -53,6 +53,12 @@ class BadReplay(CaissonError):
     exit_code = 2
 
 
+class BadPin(CaissonError):
+    """A ``--resolve`` that is not NAME=ADDRESS[:PORT]."""
+
+    exit_code = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The network of a task's boxes: a policy that was checked, and the ports it wants."""
@@ -176,7 +182,13 @@ class Gates:
     async def _start(self) -> GateProcess:
         if self._process is None:
             from caisson_gate.client import GateProcess
+            from caisson_gate.resolve import parse_pin
 
+            for pin in self.options.resolve:
+                try:
+                    parse_pin(pin)
+                except ValueError as problem:
+                    raise BadPin(f"--resolve: {problem}") from None
             place = home() / "gate"
             place.mkdir(parents=True, exist_ok=True)
             for left in place.iterdir():
