@@ -128,4 +128,3 @@ async def test_a_websocket_answer_to_a_plain_request_is_refused(world: World, tm
     async with world.upstream("a.test", upgrade), box(world, PLAIN, tmp_path / "gate") as here:
         answer = await here.get("a.test", headers="Sec-WebSocket-Version: 13\r\n")
         assert answer.startswith(b"HTTP/1.1 502") and b"raw tunnel" not in answer
-

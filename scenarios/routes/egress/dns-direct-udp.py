@@ -131,5 +131,7 @@ def ask(server, data, over="udp"):
     return wrong, answer[3] & 15, given
 
 
-answers = [[server, *ask(server, query([NONCE.encode(), b"denied", b"test"]))] for server in ("198.51.100.53", "2001:db8::53")]
+answers = [
+    [server, *ask(server, query([NONCE.encode(), b"denied", b"test"]))] for server in ("198.51.100.53", "2001:db8::53")
+]
 end(answers=answers, leaks=[f"an address {given}" for _, _, _, given in answers if given])

@@ -82,7 +82,11 @@ def query(labels, kind=1, number=0x4243, count=1):
     return struct.pack(">HHHHHH", number, 0x0100, count, 0, 0, 0) + (name + struct.pack(">HH", kind, 1)) * max(count, 1)
 
 
-host, port = {"mdns": ("224.0.0.251", 5353), "llmnr": ("224.0.0.252", 5355), "netbios": ("192.0.2.137", 137),
-              "mdns-6": ("ff02::fb", 5353)}[CASE]
+host, port = {
+    "mdns": ("224.0.0.251", 5353),
+    "llmnr": ("224.0.0.252", 5355),
+    "netbios": ("192.0.2.137", 137),
+    "mdns-6": ("ff02::fb", 5353),
+}[CASE]
 wrong, got = udp(host, port, query([NONCE.encode(), b"local"]))
 end(errno=wrong, got=got[:100])

@@ -199,5 +199,12 @@ elif CASE == "accept":
     got = http(one, f"/x?n={NONCE}&dns={packed}", "web.allowed.test", "Accept: application/dns-message")
 else:
     one = tls(here("drop.allowed.test"), "drop.allowed.test")
-    got = http(one, "/x", "drop.allowed.test", "Content-Type: application/dns-message", method="POST", body=question + NONCE.encode())
+    got = http(
+        one,
+        "/x",
+        "drop.allowed.test",
+        "Content-Type: application/dns-message",
+        method="POST",
+        body=question + NONCE.encode(),
+    )
 end(status=status(got), decision=rule(got))

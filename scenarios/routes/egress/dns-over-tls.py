@@ -89,12 +89,18 @@ def tcp(host, port, data, scope=0):
 
 def hello(name, *extra, versions=(0x0304, 0x0303)):
     """A TLS ClientHello for a server name (None: without one); extra are (number, body) extensions."""
+
     def block(data, size=2):
         return len(data).to_bytes(size, "big") + data
-    offered = [(10, block(struct.pack(">HH", 29, 23))), (11, b"\1\0"),
-               (13, block(struct.pack(">HHHHH", 0x0403, 0x0804, 0x0401, 0x0503, 0x0601))),
-               (43, block(b"".join(struct.pack(">H", one) for one in versions), 1)),
-               (51, block(struct.pack(">H", 29) + block(os.urandom(32)))), *extra]
+
+    offered = [
+        (10, block(struct.pack(">HH", 29, 23))),
+        (11, b"\1\0"),
+        (13, block(struct.pack(">HHHHH", 0x0403, 0x0804, 0x0401, 0x0503, 0x0601))),
+        (43, block(b"".join(struct.pack(">H", one) for one in versions), 1)),
+        (51, block(struct.pack(">H", 29) + block(os.urandom(32)))),
+        *extra,
+    ]
     if name is not None:
         offered.insert(0, (0, block(b"\0" + block(name))))
     extensions = b"".join(struct.pack(">H", number) + block(body) for number, body in offered)

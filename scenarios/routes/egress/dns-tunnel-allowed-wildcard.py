@@ -138,4 +138,7 @@ answers = []
 for turn in range(8):
     labels = [(NONCE + os.urandom(16).hex())[:56].encode() for _ in range(3)]
     answers.append(ask("198.51.100.53", query([*labels, b"wild", b"allowed", b"test"])))
-end(answers=answers, leaks=["a name that carries 160 bytes was answered"] if any(given for _, _, given in answers) else [])
+end(
+    answers=answers,
+    leaks=["a name that carries 160 bytes was answered"] if any(given for _, _, given in answers) else [],
+)

@@ -198,5 +198,12 @@ elif CASE == "body":
     body = NONCE.encode()
 elif CASE == "too-large":
     body = b"x" * 70000 + NONCE.encode()
-got = http(one, path, name, *more, method="PUT" if CASE == "method" else "POST", body=body if CASE != "method" else NONCE.encode())
+got = http(
+    one,
+    path,
+    name,
+    *more,
+    method="PUT" if CASE == "method" else "POST",
+    body=body if CASE != "method" else NONCE.encode(),
+)
 end(status=status(got), decision=rule(got))

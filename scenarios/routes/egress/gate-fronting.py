@@ -239,9 +239,13 @@ def h2_get(stream, authority, path, *more):
 other = "web.denied.test" if not CASE.endswith("-allowed") else "other.allowed.test"
 kind = CASE.removesuffix("-allowed")
 if kind == "plain":
-    _, got = tcp(here("web.allowed.test"), 80, f"GET /{NONCE} HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\n\r\n".encode())
+    _, got = tcp(
+        here("web.allowed.test"), 80, f"GET /{NONCE} HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\n\r\n".encode()
+    )
 elif kind == "absolute":
-    _, got = proxy(f"GET http://web.allowed.test/{NONCE} HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\n\r\n".encode())
+    _, got = proxy(
+        f"GET http://web.allowed.test/{NONCE} HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\n\r\n".encode()
+    )
 elif kind == "tunnel":
     one, code, _ = tunnel("web.allowed.test", 443)
     one = wrap(one, "web.allowed.test") if code == 200 else code

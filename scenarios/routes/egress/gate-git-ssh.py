@@ -185,10 +185,24 @@ def here(name):
 
 
 if CASE in ("git", "ssh"):
-    wrong, got = tcp(look_up("code.allowed.test") or "203.0.113.80", 9418 if CASE == "git" else 22, f"0040git-upload-pack /{NONCE}\0".encode())
+    wrong, got = tcp(
+        look_up("code.allowed.test") or "203.0.113.80",
+        9418 if CASE == "git" else 22,
+        f"0040git-upload-pack /{NONCE}\0".encode(),
+    )
     end(errno=wrong, got=got[:100])
-path = {"smart-http": f"/else/where.git/info/refs?service=git-upload-pack&n={NONCE}", "denied-smart-http": f"/team/project.git/info/refs?service=git-upload-pack&n={NONCE}",
-        "lfs": f"/else/where.git/info/lfs/objects/batch?{NONCE}"}[CASE]
+path = {
+    "smart-http": f"/else/where.git/info/refs?service=git-upload-pack&n={NONCE}",
+    "denied-smart-http": f"/team/project.git/info/refs?service=git-upload-pack&n={NONCE}",
+    "lfs": f"/else/where.git/info/lfs/objects/batch?{NONCE}",
+}[CASE]
 more = ("Content-Type: application/vnd.git-lfs+json",) if CASE == "lfs" else ("Git-Protocol: version=2",)
-got = http(tls(here("code.allowed.test"), "code.allowed.test"), path, "code.allowed.test", *more, method="POST" if CASE == "lfs" else "GET", body=b"{}" if CASE == "lfs" else b"")
+got = http(
+    tls(here("code.allowed.test"), "code.allowed.test"),
+    path,
+    "code.allowed.test",
+    *more,
+    method="POST" if CASE == "lfs" else "GET",
+    body=b"{}" if CASE == "lfs" else b"",
+)
 end(status=status(got), decision=rule(got))

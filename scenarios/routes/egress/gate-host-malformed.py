@@ -168,9 +168,27 @@ def here(name):
     return address
 
 
-hosts = ("[web.allowed.test]", "user@web.allowed.test", "web.allowed.test@web.denied.test", "web.allowed.test\\.denied.test", "web%2eallowed.test", "web .allowed.test",
-         "web\t.allowed.test", "web\0.allowed.test", "web.allowed.test/../x", "web.allowed.test#", "web.allowed.test?", "web..allowed.test", "-", "",
-         "web.allowed.test:80:443", "web.allowed.test:99999", "web.allowed.test:0x50", "*.allowed.test", "web.allowed.test,web.denied.test")
+hosts = (
+    "[web.allowed.test]",
+    "user@web.allowed.test",
+    "web.allowed.test@web.denied.test",
+    "web.allowed.test\\.denied.test",
+    "web%2eallowed.test",
+    "web .allowed.test",
+    "web\t.allowed.test",
+    "web\0.allowed.test",
+    "web.allowed.test/../x",
+    "web.allowed.test#",
+    "web.allowed.test?",
+    "web..allowed.test",
+    "-",
+    "",
+    "web.allowed.test:80:443",
+    "web.allowed.test:99999",
+    "web.allowed.test:0x50",
+    "*.allowed.test",
+    "web.allowed.test,web.denied.test",
+)
 answers = []
 address = here("web.allowed.test")
 for host in hosts:

@@ -153,8 +153,16 @@ def proxy(data):
     return wrong, got
 
 
-spelled = {"allowed": ("WEB.Allowed.TEST", "web.allowed.test.", "web.allowed.test:80", "Web.allowed.test.:80"),
-           "denied": ("WEB.Denied.TEST", "web.denied.test.", "\uff57eb.denied.test", "web\u3002denied\u3002test", "web.denied\uff0etest")}[CASE]
+spelled = {
+    "allowed": ("WEB.Allowed.TEST", "web.allowed.test.", "web.allowed.test:80", "Web.allowed.test.:80"),
+    "denied": (
+        "WEB.Denied.TEST",
+        "web.denied.test.",
+        "\uff57eb.denied.test",
+        "web\u3002denied\u3002test",
+        "web.denied\uff0etest",
+    ),
+}[CASE]
 answers = []
 for host in spelled:
     wrong, got = proxy(f"GET http://{host}/{NONCE} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())

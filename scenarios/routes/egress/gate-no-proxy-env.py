@@ -215,4 +215,8 @@ direct = http(tls(here(host), host), path, host)
 one, code, _ = tunnel(host, 443)
 proxied = http(wrap(one, host), path, host) if code == 200 else b""
 same = rule(direct) == rule(proxied) and status(direct) == status(proxied)
-end(direct=[status(direct), rule(direct)], proxied=[status(proxied), rule(proxied)], leaks=[] if same else ["not the same decision"])
+end(
+    direct=[status(direct), rule(direct)],
+    proxied=[status(proxied), rule(proxied)],
+    leaks=[] if same else ["not the same decision"],
+)

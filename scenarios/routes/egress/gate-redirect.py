@@ -190,11 +190,17 @@ def here(name):
     return address
 
 
-to = {"denied": f"http://web.denied.test/{NONCE}", "private": f"http://192.168.0.9/{NONCE}", "loopback": f"http://127.0.0.1:{WORLD['loopback_port']}/{NONCE}"}[CASE]
+to = {
+    "denied": f"http://web.denied.test/{NONCE}",
+    "private": f"http://192.168.0.9/{NONCE}",
+    "loopback": f"http://127.0.0.1:{WORLD['loopback_port']}/{NONCE}",
+}[CASE]
 path = "/redirect?to=" + to.replace(NONCE, "_")
 got = http(tls(here("web.allowed.test"), "web.allowed.test"), path, "web.allowed.test")
 if status(got) != 302:
     end("not-performed", f"no redirect came back: {got[:80]!r}")
 host = to.split("/")[2]
-_, after = proxy(f"GET {to} HTTP/1.1\r\nHost: {host}\r\nReferer: https://web.allowed.test{path}\r\nConnection: close\r\n\r\n".encode())
+_, after = proxy(
+    f"GET {to} HTTP/1.1\r\nHost: {host}\r\nReferer: https://web.allowed.test{path}\r\nConnection: close\r\n\r\n".encode()
+)
 end(status=status(after), decision=rule(after))

@@ -114,6 +114,8 @@ def rule(answer):
 server = socket.socket()
 server.bind(("127.0.0.1", 0))
 server.listen()
+
+
 def relay():
     peer, _ = server.accept()
     far = socket.create_connection(("127.0.0.1", WORLD["proxy_port"]), 5)
@@ -121,6 +123,11 @@ def relay():
     while chunk := far.recv(65536):
         peer.sendall(chunk)
     peer.close()
+
+
 threading.Thread(target=relay, daemon=True).start()
-wrong, got = tcp(*server.getsockname(), f"GET http://web.denied.test/{NONCE} HTTP/1.1\r\nHost: web.denied.test\r\nConnection: close\r\n\r\n".encode())
+wrong, got = tcp(
+    *server.getsockname(),
+    f"GET http://web.denied.test/{NONCE} HTTP/1.1\r\nHost: web.denied.test\r\nConnection: close\r\n\r\n".encode(),
+)
 end(errno=wrong, status=status(got), decision=rule(got))

@@ -169,10 +169,20 @@ def tunnel(host, port):
 
 
 answers = []
-for host, port in (("127.0.0.1", WORLD["proxy_port"]), ("198.18.0.1", WORLD["proxy_port"]), ("198.18.0.1", 80), ("mitm.it", 80), ("localhost", WORLD["proxy_port"])):
-    _, got = proxy(f"GET http://{host}:{port}/{NONCE} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
+for host, port in (
+    ("127.0.0.1", WORLD["proxy_port"]),
+    ("198.18.0.1", WORLD["proxy_port"]),
+    ("198.18.0.1", 80),
+    ("mitm.it", 80),
+    ("localhost", WORLD["proxy_port"]),
+):
+    _, got = proxy(
+        f"GET http://{host}:{port}/{NONCE} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode()
+    )
     one, code, _ = tunnel(host, port)
     answers.append([host, port, status(got), rule(got), code])
-wrong, got = tcp("127.0.0.1", WORLD["proxy_port"], f"GET /{NONCE} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+wrong, got = tcp(
+    "127.0.0.1", WORLD["proxy_port"], f"GET /{NONCE} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
+)
 answers.append(["itself", 0, status(got), rule(got), 0])
 end(answers=answers, leaks=[f"{host}:{port} is let through" for host, port, *codes in answers if 200 in codes])

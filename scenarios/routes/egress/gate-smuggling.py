@@ -206,18 +206,28 @@ def h2_get(stream, authority, path, *more):
 
 host = "web.allowed.test"
 if CASE.startswith("h2-"):  # HTTP/2 to the gate, which may well speak HTTP/1 to the outside
-    one = tls(here("drop.allowed.test" if CASE in ("h2-length", "h2-coding") else host), "drop.allowed.test" if CASE in ("h2-length", "h2-coding") else host, alpn=("h2",))
+    one = tls(
+        here("drop.allowed.test" if CASE in ("h2-length", "h2-coding") else host),
+        "drop.allowed.test" if CASE in ("h2-length", "h2-coding") else host,
+        alpn=("h2",),
+    )
     if isinstance(one, int) or one.selected_alpn_protocol() != "h2":
         end("inapplicable", "the gate speaks no HTTP/2 to the box")
     inner = f"GET /{NONCE} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
     post = ((b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"drop.allowed.test"), (b":path", b"/x"))
     said = {
         "h2-value": lambda: h2_get(1, host.encode(), b"/x", (b"x", b"a\r\n\r\n" + inner)),
-        "h2-name": lambda: h2_get(1, host.encode(), b"/x", (b"x: a\r\nhost: " + NONCE.encode() + b".denied.test\r\ny", b"b")),
-        "h2-path": lambda: h2_get(1, host.encode(), b"/x HTTP/1.1\r\nHost: web.allowed.test\r\n\r\nGET /" + NONCE.encode()),
+        "h2-name": lambda: h2_get(
+            1, host.encode(), b"/x", (b"x: a\r\nhost: " + NONCE.encode() + b".denied.test\r\ny", b"b")
+        ),
+        "h2-path": lambda: h2_get(
+            1, host.encode(), b"/x HTTP/1.1\r\nHost: web.allowed.test\r\n\r\nGET /" + NONCE.encode()
+        ),
         "h2-authority": lambda: h2_get(1, host.encode() + b"\r\nX: " + NONCE.encode(), b"/x"),
         "h2-length": lambda: frame(1, 4, 1, fields(*post, (b"content-length", b"0"))) + frame(0, 1, 1, inner),
-        "h2-coding": lambda: frame(1, 4, 1, fields(*post, (b"transfer-encoding", b"chunked"))) + frame(0, 1, 1, b"0\r\n\r\n" + inner),
+        "h2-coding": lambda: (
+            frame(1, 4, 1, fields(*post, (b"transfer-encoding", b"chunked"))) + frame(0, 1, 1, b"0\r\n\r\n" + inner)
+        ),
     }[CASE]()
     one.sendall(PREFACE + frame(4, 0, 0, b"") + said)
     got, _ = listen_for(one)
@@ -225,11 +235,15 @@ if CASE.startswith("h2-"):  # HTTP/2 to the gate, which may well speak HTTP/1 to
 hidden = f"GET /{NONCE} HTTP/1.1\r\nHost: {host}\r\n\r\n"
 lengths = f"POST /x HTTP/1.1\r\nHost: drop.allowed.test\r\n"
 said = {
-    "both-lengths": lengths + f"Content-Length: {len(hidden) + 5}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden,
+    "both-lengths": lengths
+    + f"Content-Length: {len(hidden) + 5}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    + hidden,
     "two-lengths": lengths + f"Content-Length: 0\r\nContent-Length: {len(hidden)}\r\n\r\n" + hidden,
     "two-codings": lengths + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n" + hidden,
     "odd-coding": lengths + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + hidden,
-    "spaced-coding": lengths + f"Transfer-Encoding : chunked\r\nContent-Length: {len(hidden) + 5}\r\n\r\n0\r\n\r\n" + hidden,
+    "spaced-coding": lengths
+    + f"Transfer-Encoding : chunked\r\nContent-Length: {len(hidden) + 5}\r\n\r\n0\r\n\r\n"
+    + hidden,
     "folded": f"GET /x HTTP/1.1\r\nHost: {host}\r\nX: a\r\n Host: {NONCE}.denied.test\r\n\r\n",
     "bare-lf": f"GET /x HTTP/1.1\nHost: {host}\n\n" + hidden.replace("\r\n", "\n"),
     "bare-cr": f"GET /x HTTP/1.1\r\nHost: {host}\rX: {NONCE}\r\n\r\n",

@@ -192,8 +192,18 @@ def wrap(one, name, alpn=("http/1.1",)):
         return error.errno or 104
 
 
-names = ("xweb.allowed.test", "web.allowed.test.denied.test", "allowed.test", "wild.allowed.test", "web-allowed.test", "web.allowed.tes",
-         "webxallowed.test", "eb.allowed.test", "web.allowed.testx", "test")
+names = (
+    "xweb.allowed.test",
+    "web.allowed.test.denied.test",
+    "allowed.test",
+    "wild.allowed.test",
+    "web-allowed.test",
+    "web.allowed.tes",
+    "webxallowed.test",
+    "eb.allowed.test",
+    "web.allowed.testx",
+    "test",
+)
 answers = []
 for name in names:
     address = look_up(name)

@@ -219,8 +219,13 @@ if CASE in ("connect-h2", "websocket-h2"):
         end("inapplicable", "the gate speaks no HTTP/2 to the box")
     block = fields((b":method", b"CONNECT"), (b":authority", b"web.allowed.test:22"))
     if CASE == "websocket-h2":
-        block = fields((b":method", b"CONNECT"), (b":protocol", b"websocket"), (b":scheme", b"https"),
-                       (b":authority", b"web.allowed.test"), (b":path", b"/socket"))
+        block = fields(
+            (b":method", b"CONNECT"),
+            (b":protocol", b"websocket"),
+            (b":scheme", b"https"),
+            (b":authority", b"web.allowed.test"),
+            (b":path", b"/socket"),
+        )
     one.sendall(PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, block) + frame(0, 0, 1, NONCE.encode()))
     got, _ = listen_for(one)
     end(answer=0, got=got[:200])

@@ -154,7 +154,12 @@ def proxy(data):
 
 
 answers = []
-for host in ("[fe80::1%25web.allowed.test]", "[fe80::1%web.allowed.test]", "[2001:db8::80%25.allowed.test]", "[::1%lo]"):
+for host in (
+    "[fe80::1%25web.allowed.test]",
+    "[fe80::1%web.allowed.test]",
+    "[2001:db8::80%25.allowed.test]",
+    "[::1%lo]",
+):
     _, got = proxy(f"GET http://{host}/{NONCE} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
     _, said = proxy(f"CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n".encode())
     answers.append([host, status(got), rule(got), status(said)])

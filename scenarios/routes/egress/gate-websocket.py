@@ -191,7 +191,9 @@ one = tls(here(name), name)
 if isinstance(one, int):
     end("not-performed", f"no TLS: {one}")
 key = base64.b64encode(os.urandom(16)).decode()
-one.sendall(f"GET /socket HTTP/1.1\r\nHost: {name}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode())
+one.sendall(
+    f"GET /socket HTTP/1.1\r\nHost: {name}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode()
+)
 try:
     got = one.recv(65536)
 except OSError:
@@ -199,7 +201,9 @@ except OSError:
 if status(got) == 101:
     mask = os.urandom(4)
     text = NONCE.encode()
-    one.sendall(bytes([0x81, 0x80 | len(text)]) + mask + bytes(byte ^ mask[place % 4] for place, byte in enumerate(text)))
+    one.sendall(
+        bytes([0x81, 0x80 | len(text)]) + mask + bytes(byte ^ mask[place % 4] for place, byte in enumerate(text))
+    )
     try:
         got += one.recv(65536)
     except OSError:

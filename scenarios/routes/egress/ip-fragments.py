@@ -60,8 +60,19 @@ one = make_socket(socket.AF_INET, socket.SOCK_RAW, 255)
 if one is None:
     end()
 for offset in (0, 1):
-    head = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 36, 7, 0x2000 | offset, 64, 17, 0, socket.inet_aton("192.0.2.9"),
-                       socket.inet_aton("198.51.100.7"))
+    head = struct.pack(
+        ">BBHHHBBH4s4s",
+        0x45,
+        0,
+        36,
+        7,
+        0x2000 | offset,
+        64,
+        17,
+        0,
+        socket.inet_aton("192.0.2.9"),
+        socket.inet_aton("198.51.100.7"),
+    )
     wrong = attempt(one.sendto, head + NONCE.encode(), ("198.51.100.7", 0))
     tried("socket", "sendto", addr=inet("198.51.100.7", 0), errno=wrong)
 end(errno=wrong)

@@ -79,8 +79,12 @@ def netlink(kind, flags, body, protocol=0):
 if CASE == "tun":
     wrong = open_only("/dev/net/tun", os.O_RDWR)
     end(errno=wrong, leaks=["/dev/net/tun opens"] if wrong == 0 else [])
+
+
 def attribute(number, body):
     return struct.pack("=HH", 4 + len(body), number) + body + bytes(-len(body) % 4)
+
+
 body = bytes(16) + attribute(3, b"c0\0") + attribute(18, attribute(1, CASE.encode()))
 wrong, _ = netlink(16, 0x604, body)
 end(answer=wrong, leaks=[f"a {CASE} link"] if wrong == 0 else [])

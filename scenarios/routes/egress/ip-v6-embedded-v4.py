@@ -114,7 +114,9 @@ def rule(answer):
 port = WORLD["loopback_port"]
 host = {"mapped": "::ffff:127.0.0.1", "6to4": "2002:7f00:1::1", "nat64": "64:ff9b::7f00:1"}[CASE.partition("-")[0]]
 if CASE.endswith("-host"):
-    wrong, got = tcp(WORLD["elsewhere"], 80, f"GET http://[{host}]:{port}/{NONCE} HTTP/1.1\r\nHost: [{host}]:{port}\r\n\r\n".encode())
+    wrong, got = tcp(
+        WORLD["elsewhere"], 80, f"GET http://[{host}]:{port}/{NONCE} HTTP/1.1\r\nHost: [{host}]:{port}\r\n\r\n".encode()
+    )
 else:
     wrong, got = tcp(host, 80, f"GET /{NONCE} HTTP/1.1\r\nHost: [{host}]\r\n\r\n".encode())
 end(errno=wrong, got=got[:300], status=status(got), decision=rule(got))

@@ -38,10 +38,21 @@ def open_only(path, flags):
     return 0
 
 
-paths = ["/sys/fs/cgroup/release_agent", "/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/notify_on_release",
-         "/sys/fs/cgroup/memory/release_agent", "/sys/fs/cgroup/memory/tasks", "/sys/fs/cgroup/memory.max",
-         "/sys/fs/cgroup/pids/tasks", "/sys/fs/cgroup/unified/cgroup.procs", "/sys/fs/cgroup/cgroup.freeze", "/sys/fs/cgroup/devices/devices.allow",
-         "/sys/fs/bpf/caisson", "/run/caisson/bpf", "/sys/fs/bpf"]
+paths = [
+    "/sys/fs/cgroup/release_agent",
+    "/sys/fs/cgroup/cgroup.procs",
+    "/sys/fs/cgroup/notify_on_release",
+    "/sys/fs/cgroup/memory/release_agent",
+    "/sys/fs/cgroup/memory/tasks",
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/pids/tasks",
+    "/sys/fs/cgroup/unified/cgroup.procs",
+    "/sys/fs/cgroup/cgroup.freeze",
+    "/sys/fs/cgroup/devices/devices.allow",
+    "/sys/fs/bpf/caisson",
+    "/run/caisson/bpf",
+    "/sys/fs/bpf",
+]
 opened = [path for path in paths if not open_only(path, os.O_WRONLY)]
 for top in ("/sys/fs/cgroup", "/sys/fs/bpf"):
     try:

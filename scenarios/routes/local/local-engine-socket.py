@@ -67,8 +67,20 @@ def unix(name, kind=socket.SOCK_STREAM):
         return listen_for(one)[::-1]
 
 
-usual = ["/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock",
-         "/run/crio/crio.sock", "/run/buildkit/buildkitd.sock", "/run/dbus/system_bus_socket",
-         "/run/systemd/private", "/run/caisson/0/tracerd.sock", WORLD["unix_path"]]
+usual = [
+    "/var/run/docker.sock",
+    "/run/docker.sock",
+    "/run/containerd/containerd.sock",
+    "/run/podman/podman.sock",
+    "/run/crio/crio.sock",
+    "/run/buildkit/buildkitd.sock",
+    "/run/dbus/system_bus_socket",
+    "/run/systemd/private",
+    "/run/caisson/0/tracerd.sock",
+    WORLD["unix_path"],
+]
 got = [[path, *unix(path.encode())] for path in usual]
-end(got=[[path, wrong, answer[:100]] for path, wrong, answer in got], leaks=[path for path, wrong, _ in got if not wrong])
+end(
+    got=[[path, wrong, answer[:100]] for path, wrong, answer in got],
+    leaks=[path for path, wrong, _ in got if not wrong],
+)

@@ -59,7 +59,17 @@ def http(one, target, host, *more, method="GET", body=b""):
     return listen_for(one)[0]
 
 
-places = [WORLD.get("workdir", "/app"), "/root", "/home", "/srv", "/opt", "/var/cache", "/tmp", "/usr/local", "/usr/src"]
+places = [
+    WORLD.get("workdir", "/app"),
+    "/root",
+    "/home",
+    "/srv",
+    "/opt",
+    "/var/cache",
+    "/tmp",
+    "/usr/local",
+    "/usr/src",
+]
 leaks, repositories, files = [], [], 0
 answers = [line.encode() for line in WORLD["fix"]]
 for top in dict.fromkeys(places):
@@ -67,7 +77,9 @@ for top in dict.fromkeys(places):
         below[:] = [name for name in below if name not in ("proc", "sys")]
         if "HEAD" in names and "objects" in below and "refs" in below:
             repositories.append(folder)
-        if folder.endswith(("/pip/http", "/pip/http-v2", "/pip/wheels", "/uv/wheels-v5", "/_cacache", "/yarn/cache")) and (below or names):
+        if folder.endswith(
+            ("/pip/http", "/pip/http-v2", "/pip/wheels", "/uv/wheels-v5", "/_cacache", "/yarn/cache")
+        ) and (below or names):
             leaks.append(f"a package cache {folder}")
         for name in names:
             files += 1
@@ -85,7 +97,9 @@ for folder in repositories:
     git = ["git", "-c", "safe.directory=*", f"--git-dir={folder}"]
     try:
         more = subprocess.run([*git, "rev-list", "--all", "--reflog", "--not", "HEAD"], capture_output=True, timeout=20)
-        lost = subprocess.run([*git, "fsck", "--unreachable", "--no-reflogs", "--connectivity-only"], capture_output=True, timeout=60)
+        lost = subprocess.run(
+            [*git, "fsck", "--unreachable", "--no-reflogs", "--connectivity-only"], capture_output=True, timeout=60
+        )
     except OSError:
         end("inapplicable", "the image has a git repository and no git to look into it")
     count = len(more.stdout.split())

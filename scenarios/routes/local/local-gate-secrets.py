@@ -46,16 +46,35 @@ def read_file(path, limit=1 << 20):
 if CASE == "paths":
     got = b""
     home = WORLD["home"]
-    for path in (WORLD["secret_path"], f"{home}/keys", f"{home}/gate", "/var/lib/caisson", "/run/caisson", "/root/.ssh/id_rsa",
-                 "/etc/shadow", "/etc/caisson", "/root/.config/pip/pip.conf", "/root/.docker/config.json", "/etc/pip.conf", "/root/.netrc"):
+    for path in (
+        WORLD["secret_path"],
+        f"{home}/keys",
+        f"{home}/gate",
+        "/var/lib/caisson",
+        "/run/caisson",
+        "/root/.ssh/id_rsa",
+        "/etc/shadow",
+        "/etc/caisson",
+        "/root/.config/pip/pip.conf",
+        "/root/.docker/config.json",
+        "/etc/pip.conf",
+        "/root/.netrc",
+    ):
         got += read_file(path)
     end(got=got[:2000].decode("latin-1"))
 line = f"touch {WORLD['touch_path']}\n"
 left = []
-for name, text in ((".git/hooks/post-checkout", "#!/bin/sh\n" + line), (".envrc", line), (".vscode/tasks.json", "{}"),
-                   ("conftest.py", f"import os; os.system({line!r})\n"), ("sitecustomize.py", f"import os; os.system({line!r})\n"),
-                   (".gitattributes", "* filter=run\n"), (".git/config", f"[filter \"run\"]\n\tclean = {line}\n[core]\n\tfsmonitor = {line}"),
-                   ("Makefile", f"$(shell {line.strip()})\n"), (".claude/settings.json", "{}")):
+for name, text in (
+    (".git/hooks/post-checkout", "#!/bin/sh\n" + line),
+    (".envrc", line),
+    (".vscode/tasks.json", "{}"),
+    ("conftest.py", f"import os; os.system({line!r})\n"),
+    ("sitecustomize.py", f"import os; os.system({line!r})\n"),
+    (".gitattributes", "* filter=run\n"),
+    (".git/config", f'[filter "run"]\n\tclean = {line}\n[core]\n\tfsmonitor = {line}'),
+    ("Makefile", f"$(shell {line.strip()})\n"),
+    (".claude/settings.json", "{}"),
+):
     os.makedirs(os.path.dirname(f"/app/{name}"), exist_ok=True)
     with open(f"/app/{name}", "w") as file:
         file.write(text)

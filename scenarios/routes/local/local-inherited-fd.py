@@ -34,6 +34,10 @@ for name in os.listdir("/proc/self/fd"):
         continue
 own = [fd for fd, what in found.items() if what.startswith("/proc/")]
 extra = [f"{fd}: {what}" for fd, what in sorted(found.items()) if fd > 2 and fd not in own]
-odd = [f"{fd}: {what}" for fd, what in sorted(found.items()) if fd <= 2 and not what.startswith("pipe:") and what != "/dev/null"]
+odd = [
+    f"{fd}: {what}"
+    for fd, what in sorted(found.items())
+    if fd <= 2 and not what.startswith("pipe:") and what != "/dev/null"
+]
 tried("open", "openat", path=b"/proc/self/fd", errno=0)
 end(found=sorted(found.items()), leaks=extra + odd)

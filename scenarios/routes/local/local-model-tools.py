@@ -186,6 +186,12 @@ def here(name):
 
 
 name = "model.allowed.test"
-body = json.dumps({"model": "m", "tools": [{"type": "web_search_20250305", "name": "web_search"}], "messages": [{"role": "user", "content": NONCE}]}).encode()
+body = json.dumps(
+    {
+        "model": "m",
+        "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+        "messages": [{"role": "user", "content": NONCE}],
+    }
+).encode()
 got = http(tls(here(name), name), "/v1/messages", name, "Content-Type: application/json", method="POST", body=body)
 end(status=status(got), decision=rule(got))

@@ -81,7 +81,9 @@ if CASE == "chroot":
 if CASE == "capabilities":
     lines = read_file("/proc/self/status").decode().splitlines()
     facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-    held = [f"{name} {facts[name]}" for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if int(facts[name], 16)]
+    held = [
+        f"{name} {facts[name]}" for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if int(facts[name], 16)
+    ]
     if facts["NoNewPrivs"] != "1" or facts["Seccomp"] != "2":
         held.append("privileges can be gained")
     end(leaks=held)

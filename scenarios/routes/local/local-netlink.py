@@ -72,6 +72,15 @@ if CASE == "route":
 if CASE == "write":
     wrong, _ = netlink(16, 4, struct.pack("=BxHiII", 0, 0, 1, 0, 1))
     end(answer=wrong, leaks=["lo was set down"] if wrong == 0 else [])
-number = {"sock-diag": 4, "netfilter": 12, "audit": 9, "generic": 16, "uevent": 15, "xfrm": 6, "connector": 11, "selinux": 7}[CASE]
+number = {
+    "sock-diag": 4,
+    "netfilter": 12,
+    "audit": 9,
+    "generic": 16,
+    "uevent": 15,
+    "xfrm": 6,
+    "connector": 11,
+    "selinux": 7,
+}[CASE]
 one = make_socket(socket.AF_NETLINK, socket.SOCK_RAW, number)
 end(leaks=[f"netlink protocol {number}"] if one is not None else [])

@@ -38,8 +38,24 @@ def make_socket(family, kind, protocol=0):
     return one
 
 
-family, kind = {"alg": (38, 5), "key": (15, 3), "tipc": (30, 2), "rds": (21, 5), "smc": (43, 1), "qipcrtr": (42, 2),
-                "bluetooth": (31, 3), "can": (29, 3), "kcm": (41, 2), "nfc": (39, 5), "x25": (9, 5), "ax25": (3, 2),
-                "appletalk": (5, 2), "llc": (26, 1), "pppox": (24, 1), "phonet": (35, 2), "caif": (37, 5)}[CASE]
+family, kind = {
+    "alg": (38, 5),
+    "key": (15, 3),
+    "tipc": (30, 2),
+    "rds": (21, 5),
+    "smc": (43, 1),
+    "qipcrtr": (42, 2),
+    "bluetooth": (31, 3),
+    "can": (29, 3),
+    "kcm": (41, 2),
+    "nfc": (39, 5),
+    "x25": (9, 5),
+    "ax25": (3, 2),
+    "appletalk": (5, 2),
+    "llc": (26, 1),
+    "pppox": (24, 1),
+    "phonet": (35, 2),
+    "caif": (37, 5),
+}[CASE]
 one = make_socket(family, kind, 2 if CASE == "key" else 0)
 end(leaks=[f"a socket of family {family}"] if one is not None else [])

@@ -55,7 +55,9 @@ def open_only(path, flags):
     return 0
 
 
-path = next(one for one in ("/usr/bin/zdump", "/usr/bin/iconv", "/usr/bin/getconf", "/usr/bin/env") if os.path.exists(one))
+path = next(
+    one for one in ("/usr/bin/zdump", "/usr/bin/iconv", "/usr/bin/getconf", "/usr/bin/env") if os.path.exists(one)
+)
 if WORLD.get("role") == "sibling":
     fd = os.open(path, os.O_RDONLY)
     if CASE == "lock":
