@@ -274,6 +274,21 @@ def regrade(
     sys.exit(regrade_command(path, task, out, seed, engine, docker_host, bases, rules, as_json))
 
 
+@cli.command(epilog=EXIT_CODES)
+@click.argument("path", metavar="BUNDLE|SUITE_FOLDER", type=click.Path(path_type=Path))
+@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="The file.  [default: ./NAME-report.html]")
+def report(path: Path, out: Path | None) -> None:
+    """Write one HTML file about a run or a whole suite, to read, search, print and send. It needs no network.
+
+    \b
+    caisson-run report caisson-out/…/runs/E1-cheat-conftest
+    caisson-run report caisson-out/article-… -o article.html
+    """
+    from caisson_runner.commands.report import report_command
+
+    sys.exit(report_command(path, out))
+
+
 @cli.group()
 def bundle() -> None:
     """Look into evidence bundles."""
