@@ -309,6 +309,49 @@ def bundle_show(path: Path, everything: bool, as_json: bool) -> None:
     sys.exit(bundle_show_command(path, everything, as_json))
 
 
+KINDS = ("fork", "exec", "exit", "open", "connect", "change", "look", "pass", "cross", "socket")
+
+
+@bundle.command("events")
+@click.argument("path", metavar="BUNDLE", type=click.Path(path_type=Path))
+@click.option("--pid", type=click.IntRange(min=0), help="Only of this process.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only of this kind. Repeatable.")
+@click.option("--path", "paths", multiple=True, metavar="GLOB", help="Only about such a path; * spans /. Repeatable.")
+@click.option("--errno", "errors", multiple=True, metavar="ERRNO", help="Only with this result: ENOENT, 2. Repeatable.")
+@click.option("--failed", is_flag=True, help="Only what was refused or failed.")
+@click.option("--start", default="0", metavar="TIME", help="Only from then on: boot clock in ns, or +SECONDS.")
+@click.option("--end", metavar="TIME", help="Only before then.")
+@click.option("--agent", "harness", flag_value=False, default=None, type=bool, help="Only what the agent did.")
+@click.option("--harness", "harness", flag_value=True, type=bool, help="Only what the harness's own check did.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N of them.")
+@click.option("--json", "as_json", is_flag=True, help="JSON Lines: an event a line, as `bundle export -f jsonl`.")
+def bundle_events(
+    path: Path,
+    pid: int | None,
+    kinds: Sequence[str],
+    paths: Sequence[str],
+    errors: Sequence[str],
+    failed: bool,
+    start: str,
+    end: str | None,
+    harness: bool | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """Print the events of a bundle's record, as it is read: a record of any length takes no more memory.
+
+    Exit code 0, also when no event is as asked for.
+
+    \b
+    caisson-run bundle events my-run --kind exec --agent
+    caisson-run bundle events my-run --path '/solution*' --failed
+    caisson-run bundle events my-run --start +1.5 --end +2 --json
+    """
+    from caisson_runner.commands.events import bundle_events_command
+
+    sys.exit(bundle_events_command(path, pid, kinds, paths, errors, failed, start, end, harness, limit, as_json))
+
+
 @bundle.command("verify")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--key", default="", metavar="KEY", help="Who must have signed it: a key id, or a public key's PEM file.")
