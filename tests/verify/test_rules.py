@@ -6,6 +6,8 @@ import errno
 import os
 import socket
 import struct
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -297,3 +299,14 @@ def test_what_was_fetched_through_the_gate_points_at_both_records() -> None:
         "name_dns": "code.example.test",
     }
     assert {"answer-asked", "gate-refused"} <= set(made([denied]))  # type: ignore[list-item]
+
+
+def test_a_wrong_rule_file_is_the_users_mistake_before_anything_runs(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(HEAD + RULE + "when = 'opend'\n")
+    command = [sys.executable, "-m", "caisson_runner", "run", "-p", "add-mul", "-a", "nop", "--witness", "none",
+               "--rules", str(file), "-o", str(tmp_path / "out")]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2, done.stderr
+    assert "undeclared reference to 'opend'" in done.stderr
+    assert not (tmp_path / "out").exists()

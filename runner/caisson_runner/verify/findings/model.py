@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+from caisson_runner.verify.check import shown
 
 INFO, WARN, VOID = "info", "warn", "void"
 SEVERITIES: Final = (VOID, WARN, INFO)
 """The disqualifying one first."""
 MAX_POINTERS: Final = 20  # events or paths one finding lists; the count is always whole
+MAX_LABEL: Final = 80  # characters of one name in a finding
 
 
 class Change(Protocol):
@@ -53,6 +57,12 @@ class Subject:
     fields: dict[str, Any]
     seqs: tuple[int, ...] = ()
     path: str = ""
-    label: str = ""
+    label: str | bytes = ""
     gate: tuple[int, ...] = ()
     """Sequence numbers in the gate's journal."""
+
+    @property
+    def shown(self) -> str:
+        """How it is named in a finding; made when it is needed, because most subjects never are."""
+        raw = self.label if isinstance(self.label, bytes) else os.fsencode(self.label or self.path)
+        return shown(raw, MAX_LABEL)

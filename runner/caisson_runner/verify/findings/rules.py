@@ -32,6 +32,7 @@ from caisson_runner.verify.findings.model import MAX_POINTERS, SEVERITIES, Findi
 if TYPE_CHECKING:
     from cel_expr_python import cel
 
+MAX_SHOWN: Final = 3  # subjects the text of a finding names
 SCHEMA: Final = "caisson.rules/v1"
 STREAMS: Final[Mapping[str, Mapping[str, str]]] = {
     "write": {
@@ -207,16 +208,18 @@ def ask(rule: Rule, gathered: Gathered) -> Finding | None:
     ]
     if not hits:
         return None
-    labels = [hit.label for hit in hits if hit.label]
-    names = ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
+    labels = [hit.shown for hit in hits if hit.label or hit.path][:MAX_SHOWN]
+    more = sum(1 for hit in hits if hit.label or hit.path) - 3
+    names = ", ".join(labels[:3]) + (f" and {more} more" if more > 0 else "")
     seqs = sorted({seq for hit in hits for seq in hit.seqs})
-    paths = tuple(hit.label for hit in hits if hit.path and hit.path.startswith("/") and rule.over != "exec")
+    placed = [hit for hit in hits if hit.path.startswith("/") and rule.over in ("write", "reach", "call")]
+    paths = tuple(hit.shown for hit in placed[:MAX_POINTERS])
     severity = rule.in_a_lie if rule.in_a_lie and gathered.variables["run.lie"] else rule.severity
     text = rule.text.replace("{names}", names).replace("{count}", str(len(hits)))
     text = text.replace("{reason}", gathered.texts.get(rule.id, ""))
     count = max(len(hits) if labels else 0, len(seqs))
     gate = sorted({seq for hit in hits for seq in hit.gate})[:MAX_POINTERS]
-    return Finding(rule.id, severity, text, tuple(seqs[:MAX_POINTERS]), paths[:MAX_POINTERS], count, tuple(gate))
+    return Finding(rule.id, severity, text, tuple(seqs[:MAX_POINTERS]), paths, count, tuple(gate))
 
 
 def findings(gathered: Gathered, rules: Ruleset | None = None) -> tuple[Finding, ...]:

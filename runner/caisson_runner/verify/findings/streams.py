@@ -165,7 +165,7 @@ def reach_streams(
     return {
         "write": _subjects(writes, lambda path: path),
         "reach": [
-            Subject(s.fields | {"changed": s.path in writes.fields}, s.seqs, s.path, s.label)
+            Subject(s.fields | {"changed": s.path in writes.fields}, s.seqs, s.path)
             for s in _subjects(reached, lambda path: path)
         ],
         "exec": _execs(execs),
@@ -227,7 +227,7 @@ def _subjects(many: _Many, path_of: Any) -> list[Subject]:
     for key, fields in many.fields.items():
         path = path_of(key)
         named = fields | {"path": path, "name": _name(path)}
-        made.append(Subject(named, tuple(many.seqs[key]), path, shown(os.fsencode(path), 80)))
+        made.append(Subject(named, tuple(many.seqs[key]), path))
     return made
 
 
@@ -235,7 +235,7 @@ def _execs(many: _Many) -> list[Subject]:
     made = []
     for (path, raw), fields in many.fields.items():
         argv = [_text(word[:4096]) for word in raw[:256]]
-        label = shown(b" ".join(raw[:12]) or os.fsencode(path), 80)
+        label = b" ".join(raw[:12])[:400]
         named = fields | {"path": path, "name": _name(path), "argv": argv}
         made.append(Subject(named, tuple(many.seqs[path, raw]), path, label))
     return made
