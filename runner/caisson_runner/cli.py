@@ -202,11 +202,12 @@ def suite(
     rules: Sequence[Path],
     as_json: bool,
 ) -> None:
-    """Run a suite: a name of ours (article, real) or a suite's TOML file, and print its tables.
+    """Run a suite: a name of ours (article, cheats, real) or a suite's TOML file, and print its tables.
 
     \b
     caisson-run suite article -n 2
     caisson-run suite article -i 'E2-*' --witness strace
+    caisson-run suite cheats -n 2 -i 'A-*'
     caisson-run suite article --engine docker
     caisson-run suite my-suite.toml -o out --resume
     """
