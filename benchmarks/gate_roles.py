@@ -188,9 +188,9 @@ class Client(asyncio.Protocol):
             else:
                 self.ask()
 
-    def connection_lost(self, problem: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         if not self.done.done():
-            self.done.set_exception(problem or ConnectionResetError("closed early"))
+            self.done.set_exception(exc or ConnectionResetError("closed early"))
 
 
 async def client(folder: Path, plan: dict[str, Any]) -> None:
