@@ -24,6 +24,8 @@ HEAD = "# What the witness sees, on which kernel\n\n"
 TIERS = ("tracepoint", "trampoline")
 WORDS = ("passed", "failed", "skipped")
 NONE = "–"
+WORKS = re.compile(r"\w+ on (\w+) fires")
+"""What ``tracerd doctor`` says of a hook that works."""
 
 
 @dataclass
@@ -77,7 +79,7 @@ def tests_table(kernels: list[Kernel]) -> list[str]:
     rows = []
     for one in kernels:
         counts = [str(sum(outcome.startswith(word) for outcome in one.tests.values())) for word in WORDS]
-        works = sum(detail.endswith(" fires") for detail in one.hooks.values())
+        works = sum(WORKS.fullmatch(detail) is not None for detail in one.hooks.values())
         hooks = f"{works} of {len(one.hooks)}" if one.hooks else NONE
         rows.append([one.label, f"`{one.release}`", *counts, hooks, "; ".join(one.problems)])
     return grid(["kernel", "release", *WORDS, "hooks that fire", "no answer"], rows)
@@ -119,8 +121,9 @@ def hooks_table(kernels: list[Kernel]) -> list[str]:
 
 
 def plain(detail: str) -> str:
-    """``fexit on do_filp_open fires`` is a tick, anything else the reason."""
-    return f"`{detail.split()[2]}`" if detail.endswith(" fires") else detail.rpartition(": ")[2] or detail
+    """``fexit on do_filp_open fires`` is the function, anything else the reason."""
+    found = WORKS.fullmatch(detail)
+    return f"`{found[1]}`" if found else detail.rpartition(": ")[2]
 
 
 def split(test: str) -> tuple[str, str]:

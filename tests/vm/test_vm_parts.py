@@ -102,7 +102,11 @@ def test_a_report_that_did_not_come_is_a_problem_and_not_a_pass() -> None:
 def seen(
     kernel: str, release: str, part: str, tests: dict[str, str], **events: dict[str, list[str]]
 ) -> dict[str, object]:
-    doctor = [{"name": "hook open", "detail": "fexit on do_filp_open fires"}, {"name": "BTF", "detail": "there"}]
+    doctor = [
+        {"name": "hook open", "detail": "fexit on do_filp_open fires"},
+        {"name": "hook link", "detail": "lsm on bpf_lsm_path_link: it loads and attaches but never fires"},
+        {"name": "BTF", "detail": "there"},
+    ]
     return {
         "kernel": kernel, "release": release, "part": part, "problem": "", "tests": tests,
         "seen": {"seen": events, "doctor": doctor},
@@ -140,7 +144,8 @@ def test_the_page_joins_the_parts_of_a_kernel_and_sorts_kernels_by_age() -> None
     assert "| a thing | **no** | yes | skipped | yes |" in page
     assert "| open | `do_filp_open` | `do_filp_open` | `do_filp_open` |" in page
     assert "* 6.1: skipped: no hook (`test_a_thing[trampoline-x]`)" in page
-    assert "| 6.1 | `6.1.0-1` | 1 | 0 | 1 | 1 of 1 |  |" in page
+    assert "| link | it loads and attaches but never fires |" in page
+    assert "| 6.1 | `6.1.0-1` | 1 | 0 | 1 | 1 of 2 |  |" in page
 
 
 def test_results_are_kept_beside_those_of_other_kernels_and_parts(tmp_path: Path) -> None:
