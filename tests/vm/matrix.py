@@ -38,6 +38,8 @@ class Kernel:
     seen: dict[str, dict[str, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
     """Tier -> event -> tests."""
     hooks: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    """Hook -> what the record has not where that hook is not."""
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -62,7 +64,9 @@ def gathered(results: Iterable[dict[str, Any]]) -> list[Kernel]:
                 kernel.seen[tier][event].update(tests)
         for finding in one["seen"].get("doctor", []):
             if finding["name"].startswith("hook "):
-                kernel.hooks[finding["name"].removeprefix("hook ")] = finding["detail"]
+                hook = finding["name"].removeprefix("hook ")
+                kernel.hooks[hook] = finding["detail"]
+                kernel.lost[hook] = finding.get("remedy", "").partition("without it ")[2]
         if one["problem"]:
             kernel.problems.append(f"{one.get('part', '')}: {one['problem'].splitlines()[0]}")
     return sorted(found.values(), key=lambda kernel: [int(word) for word in re.findall(r"\d+", kernel.release)[:2]])
@@ -118,6 +122,16 @@ def hooks_table(kernels: list[Kernel]) -> list[str]:
     names = list(dict.fromkeys(name for kernel in told for name in kernel.hooks))
     rows = [[name, *(plain(kernel.hooks.get(name, NONE)) for kernel in told)] for name in names]
     return grid(["hook", *(kernel.label for kernel in told)], rows)
+
+
+def without_hooks(kernels: list[Kernel]) -> list[str]:
+    """What is lost where a hook does not fire, each with the kernels."""
+    lines = []
+    for hook, lost in {hook: lost for kernel in kernels for hook, lost in kernel.lost.items() if lost}.items():
+        where = [one.label for one in kernels if hook in one.hooks and not WORKS.fullmatch(one.hooks[hook])]
+        if where:
+            lines.append(f"* without `{hook}` ({', '.join(where)}): {lost}")
+    return lines
 
 
 def plain(detail: str) -> str:
@@ -203,6 +217,7 @@ def section(results: list[dict[str, Any]]) -> str:
             "",
         ],
         hooks_table(kernels),
+        ["", *without_hooks(kernels)],
         ["", "## Promises of the record", "", "Each a test of its own; – : not asked for there.", ""],
         promises_table(kernels, True),
         ["", "## Promises of the daemon", "", "Under the tier that it chose; – : not asked for there.", ""],
