@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -167,9 +168,9 @@ class GateConnection(Transport):
             self.tunnel = ""
 
     def fail(self, problem: BaseException) -> None:
-        self.room.tell(
-            "gate", **self.about, verdict="deny", reason_code=GATE_FAILED, detail=f"{type(problem).__name__}: {problem}"
-        )
+        detail = f"{type(problem).__name__}: {problem}"
+        with suppress(ValueError):  # the box is closed, and its journal with it
+            self.room.tell("gate", **self.about, verdict="deny", reason_code=GATE_FAILED, detail=detail)
 
     def counted(self, size: int, from_box: bool) -> bool:
         if self.room.served.phase != self.phase:

@@ -338,6 +338,21 @@ async def test_what_is_open_when_the_box_is_closed_is_ended_and_written(world: W
         assert await finish(reader, writer) == b""
 
 
+async def test_a_fault_of_the_gates_own_lets_nothing_through(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from caisson_gate.proxy_room import Room
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    async with world.upstream("a.test", hello) as outside, box(world, A, tmp_path / "gate") as here:
+        monkeypatch.setattr(Room, "decide", broken)
+        assert await here.get("a.test") == b""
+        assert (await here.event("gate", reason_code="gate_failed"))["detail"] == "RuntimeError: a fault"
+        assert not outside.seen
+
+
 async def test_a_large_answer_streams_in_flat_memory(world: World, tmp_path: Path) -> None:
     size, piece = 160 << 20, b"x" * (1 << 20)
 
