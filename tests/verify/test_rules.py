@@ -266,7 +266,7 @@ def test_a_flood_of_one_event_is_one_subject_with_bounded_pointers() -> None:
 
 
 def test_hostile_names_reach_no_pattern_and_no_terminal_unescaped() -> None:
-    odd = Diff(b"opt/x/bin/\x1b[2J\xff\n")
+    odd = Diff(b"usr/lib/\x1b[2J\xff\n")
     finding = found(changes=(IMPL, odd))["toolchain"]
     assert "\x1b" not in finding.text + "".join(finding.paths)
     finding.to_json()

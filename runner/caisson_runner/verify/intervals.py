@@ -16,10 +16,13 @@ def wilson(successes: int, total: int, z: float = Z95) -> tuple[float, float]:
     """
     if total <= 0 or not 0 <= successes <= total:
         raise ValueError(f"{successes} of {total} is no share")
-    share = successes / total
+    low, high = score(successes / total, total, z)
+    return 0.0 if successes == 0 else low, 1.0 if successes == total else high
+
+
+def score(share: float, total: float, z: float = Z95) -> tuple[float, float]:
+    """The same of a share of as many runs as it is worth: ``total`` need not be whole, nor need ``share`` times it."""
     denominator = 1 + z * z / total
     centre = (share + z * z / (2 * total)) / denominator
     half = z * sqrt(share * (1 - share) / total + z * z / (4 * total * total)) / denominator
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == total else min(1.0, centre + half)
-    return low, high
+    return max(0.0, centre - half), min(1.0, centre + half)
