@@ -241,15 +241,23 @@ class GateProcess:
                     await asyncio.sleep(0.005)
                 except OSError:
                     break  # the end of the socket says how it ended
-            async with asyncio.timeout(ANSWER_S):
-                answer = await future
-        except TimeoutError:
-            raise GateLost(f"the gate process has not answered for {ANSWER_S:g} s ({request['op']})") from None
+            while not (await asyncio.wait([future], timeout=ANSWER_S))[0]:
+                if request["op"] == "ping" or not await self._alive():
+                    raise GateLost(f"the gate process has not answered for {ANSWER_S:g} s ({request['op']})")
+            answer = future.result()
         finally:
             self._waiting.pop(number, None)
         if "failed" in answer:
             raise (GateRefused if answer["code"] == GateRefused.exit_code else GateError)(str(answer["failed"]))
         return answer
+
+    async def _alive(self) -> bool:
+        """Whether it answers at all: closing a box with a large recording takes its time."""
+        try:
+            await self.ask({"op": "ping"})
+        except GateLost:
+            return False
+        return True
 
     async def check(self, policy: bytes, source: str) -> list[int]:
         """The TCP ports a policy wants listened on. GateRefused when it cannot be taken."""

@@ -117,6 +117,7 @@ class Gate:
 
     async def _do(self, request: wire.Message, descriptors: list[int]) -> None:
         actions: dict[str, Callable[[wire.Message, list[int]], Awaitable[dict[str, Any]]]] = {
+            "ping": self._ping,
             "check": self._check,
             "open": self._open,
             "phase": self._phase,
@@ -136,6 +137,10 @@ class Gate:
         """The policy of a request: its text is in the first descriptor."""
         with open(descriptors.pop(0), "rb") as file:
             return parse(file.read(), request["source"], bundle)
+
+    @staticmethod
+    async def _ping(_: wire.Message, __: list[int]) -> dict[str, Any]:
+        return {}
 
     async def _check(self, request: wire.Message, descriptors: list[int]) -> dict[str, Any]:
         """Before there is a box: whether the policy can be taken, and which ports it wants listened on."""

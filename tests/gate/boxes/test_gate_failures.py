@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from caisson_gate import client
 from caisson_gate.client import GateLost, GateProcess, Opening
 from caisson_gate.errors import GateError
 from caisson_gate.rights import GATE_UID
@@ -187,3 +188,18 @@ async def test_a_full_journal_closes_the_box_and_says_so(local_rig: Rig, monkeyp
     assert not done.ok
     said = [one.get("what") for one in events if one["kind"] == "gate" and "what" in one]
     assert said == ["opened", "the journal is full", "closed"], dump(events[-4:])
+
+
+async def test_a_gate_that_hangs_is_lost_and_a_slow_one_is_waited_for(local_rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    slow = "import asyncio, caisson_gate.process as p; whole = p.Gate._close_box\n"
+    slow += "async def late(*words):\n    await asyncio.sleep(6)\n    return await whole(*words)\n"
+    monkeypatch.setattr(GateProcess, "command", (sys.executable, "-c", slow + "p.Gate._close_box = late; p.main()"))
+    async with local_rig.process() as process, local_rig.boxed(process) as first:
+        monkeypatch.setattr(client, "ANSWER_S", 4.0)
+        await first.gate.close()
+        assert first.events()[-1]["what"] == "closed"
+        async with local_rig.boxed(process) as second:
+            os.kill(process.pid, signal.SIGSTOP)
+            with pytest.raises(GateLost, match="not answered"):
+                await second.gate.close()
+            os.kill(process.pid, signal.SIGKILL)
