@@ -265,6 +265,17 @@ def test_a_flood_of_one_event_is_one_subject_with_bounded_pointers() -> None:
     assert finding.paths == ("/opt/reference/impl.py",)
 
 
+def test_a_name_that_is_no_text_escapes_no_condition() -> None:
+    odd = b"/opt/reference/\xff\xfe\x80"
+    assert found(opened(odd))["reference-used"].paths == ("/opt/reference/\\xff\\xfe\\x80",)
+    ran = record(Kind.EXEC, given=b"/usr/bin/git", resolved=b"/usr/bin/git", argv=(b"git", b"\xff", b"--all"))
+    assert "future-asked" in found(ran, future=read(GIT))
+    assert "network-tried" in found(record(Kind.CONNECT, addr=inet("192.0.2.1", 1)), record(Kind.EXEC, argv=(b"\xff",)))
+    with_surrogate = {"kind": "http", "seq": 1, "verdict": "deny", "reason_code": "host_mismatch", "name_dns": "\ud800"}
+    assert "gate-deceived" in found(gate=[with_surrogate])
+    assert found(alive=[(41, b"\xff")])["left-running"].count == 1
+
+
 def test_hostile_names_reach_no_pattern_and_no_terminal_unescaped() -> None:
     odd = Diff(b"usr/lib/\x1b[2J\xff\n")
     finding = found(changes=(IMPL, odd))["toolchain"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -64,5 +63,6 @@ class Subject:
     @property
     def shown(self) -> str:
         """How it is named in a finding; made when it is needed, because most subjects never are."""
-        raw = self.label if isinstance(self.label, bytes) else os.fsencode(self.label or self.path)
-        return shown(raw, MAX_LABEL)
+        if isinstance(self.label, bytes):
+            return shown(self.label, MAX_LABEL)
+        return shown((self.label or self.path).encode("utf-8", "backslashreplace"), MAX_LABEL)

@@ -189,10 +189,20 @@ def shipped() -> Ruleset:
     return load_rules(Path(str(files("caisson_runner.verify.findings").joinpath("rules.toml"))))
 
 
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
 def _holds(rule: Rule, subject: Subject, variables: Mapping[str, Any]) -> bool:
     if rule.condition is None:
         return True
-    value = rule.condition.eval(data={**variables, **subject.fields}).plain_value()
+    data = {**variables, **subject.fields}
+    try:
+        value = rule.condition.eval(data=data).plain_value()
+    except RuntimeError:  # a string that is no UTF-8, which the runtime cannot take: the rule is asked all the same
+        value = rule.condition.eval(data={name: _plain(entry) for name, entry in data.items()}).plain_value()
     return value is True  # an error in a condition (an index beyond a list) is not true
 
 

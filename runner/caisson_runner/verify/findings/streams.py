@@ -45,7 +45,8 @@ class _Many:
 
 
 def _text(path: bytes) -> str:
-    return os.fsdecode(path)
+    """Bytes of a box as text that conditions can take: what is no UTF-8 is written out (`\\xff`), never a surrogate."""
+    return path.decode("utf-8", "backslashreplace")
 
 
 def _name(path: str) -> str:
