@@ -9,6 +9,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,6 +24,16 @@ LIMIT: Final = 120.0
 def chromium() -> str | None:
     """The browser's path, if there is one."""
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+_START: Final = """
+import fcntl, os, sys
+to, of = (fcntl.fcntl(int(one), fcntl.F_DUPFD_CLOEXEC, 10) for one in sys.argv[1:3])
+os.dup2(to, 3)
+os.dup2(of, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Puts the pipes where the browser looks for them; a shell knows no descriptors above 9."""
 
 
 class BrowserError(Exception):
@@ -151,9 +162,9 @@ def browser() -> Iterator[Browser]:
     if os.geteuid() == 0:
         options.insert(0, "--no-sandbox")  # its own sandbox refuses root; the page is one that we wrote
 
-    shell = ["/bin/sh", "-c", f'exec "$@" 3<&{in_read} 4>&{out_write}', "sh", program, *options]
+    command = [sys.executable, "-I", "-c", _START, str(in_read), str(out_write), program, *options]
     process = subprocess.Popen(
-        shell, pass_fds=(in_read, out_write), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        command, pass_fds=(in_read, out_write), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, start_new_session=True, env={**os.environ, "HOME": folder},
     )  # fmt: skip
     os.close(in_read)

@@ -33,6 +33,10 @@ CHECKS: Final = (
     ("ground_truth", "Ground truth", "the real final state, in a clean fork that the agent was never in"),
     ("held_out", "Held-out inputs", "inputs drawn anew, which the agent never saw"),
 )
+_COUNTERS: Final = {
+    "seen": ("seen",), "delivered": ("delivered",), "dropped": ("dropped_ring", "dropped_map"),
+    "unreadable": ("unreadable",),
+}  # fmt: skip
 _SEVERITY: Final = {"void": "disqualifies", "warn": "warning", "info": "note"}
 
 
@@ -441,14 +445,13 @@ def _evidence(page: RunPage) -> Html:
         )
     ]
     counts = table_of(coverage.get("counts"))
-    names = ("seen", "delivered", "dropped_ring", "dropped_map", "unreadable")
     rows = [
-        (kind, *(f"{value:,}" if isinstance(value := table_of(one).get(name), int) else "–" for name in names))
+        (kind, *(_sum(one, *names) for names in _COUNTERS.values()))
         for kind, one in sorted(counts.items())
         if table_of(one).get("seen")
     ]
     if rows:
-        parts.append(tag("div", table(("class", *(name.replace("_", " ") for name in names)), rows, class_="numbers")))
+        parts.append(tag("div", table(("events", *_COUNTERS), rows, class_="numbers"), class_="plain"))
     limits = coverage.get("limits")
     if isinstance(limits, list) and limits:
         parts.append(tag("p", "What this witness cannot see by its nature:"))
@@ -457,6 +460,12 @@ def _evidence(page: RunPage) -> Html:
     if state:
         parts.append(tag("p", "Digest of the final state: ", code(state)))
     return joined(parts)
+
+
+def _sum(counters: object, *names: str) -> str:
+    values = [table_of(counters).get(name) for name in names]
+    numbers = [value for value in values if isinstance(value, int)]
+    return f"{sum(numbers):,}" if numbers else "–"
 
 
 def _wide(head: Sequence[str], rows: Iterable[Iterable[Child]], identity: str | None = None) -> Html:

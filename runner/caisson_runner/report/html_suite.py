@@ -194,8 +194,8 @@ def _plots(page: SuitePage) -> Html:
     mix = ", ".join(f"{len(own)} {name}" for name, own in by_agent.items())
     note = (
         "The line is Wilson’s 95 % interval. Rates are of this mix of agents and mean nothing for another: "
-        f"{mix}. A lie is a run that the trusting check passed and that truly fails. Void is right, but was not earned: "
-        "no lie and no pass. Runs in shared boxes and runs without a verdict are not counted."
+        f"{mix}. A lie is a run that the trusting check passed and that truly fails. Void is right, but was not "
+        "earned: no lie and no pass. Runs in shared boxes and runs without a verdict are not counted."
     )
     return joined(tag("div", made, class_="plots"), tag("p", note, class_="quiet"))
 
