@@ -59,7 +59,8 @@ class GateConnection(Transport):
         self.contexts = contexts
         self.about = {"conn": arrival.conn, "src_port": arrival.src_port, "orig_dst": arrival.dst}
         self.name_dns = None if arrival.explicit or arrival.name_dns is None else arrival.name_dns.encode()
-        self.name_connect = None if arrival.explicit or arrival.name_dns else arrival.dst[0].encode()
+        literal = f"[{arrival.dst[0]}]" if ":" in arrival.dst[0] else arrival.dst[0]  # as an authority is written
+        self.name_connect = None if arrival.explicit or arrival.name_dns else literal.encode()
         self.port = arrival.dst[1]
         self.phase = room.served.phase
         """A connection belongs to the phase it began in, and ends with it."""

@@ -303,6 +303,22 @@ async def test_a_box_that_leaves_early_still_leaves_a_whole_record(world: World,
         assert done["error"] and done["resp_len"] == 4 and done["resp_cut"]
 
 
+@pytest.mark.parametrize("address", ["192.0.2.9", "2001:db8::9"])
+async def test_an_address_that_a_rule_lists_is_reached_by_its_literal(
+    world: World, tmp_path: Path, address: str
+) -> None:
+    policy = f'[[allow]]\nid = "lab"\naddresses = ["{address}"]\nports = [80]\n'
+    authority = f"[{address}]" if ":" in address else address
+    async with world.upstream("lab", hello, tls=False) as outside:
+        world.pins[address] = ("127.0.0.1", outside.port)
+        async with box(world, policy, tmp_path / "gate") as here:
+            local = await here.listen(None, 80, address=address)
+            reader, writer = await asyncio.open_connection("127.0.0.1", local)
+            writer.write(f"GET /x HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n".encode())
+            status, _, body = answer_of(await finish(reader, writer))
+            assert (status, body) == (200, b"hello from outside\n"), here.events("http")
+
+
 async def test_what_a_box_asked_is_told_when_it_leaves_before_the_address_is_found(
     world: World, tmp_path: Path
 ) -> None:
