@@ -11,7 +11,7 @@ from caisson_runner.boxes.engine import Change
 from caisson_runner.boxes.errors import ToolMissing, UserNamespacesUnavailable
 from caisson_runner.tasks import load_task
 from caisson_runner.verify.rooms.values import decode, encode
-from caisson_runner.verify.split import Told, judge_split, modules
+from caisson_runner.verify.split import EVERYTHING, Told, judge_split, loadable, modules
 from verify_rig import Bench, bench, run
 
 TASK = load_task("harbor-only")
@@ -26,6 +26,13 @@ def test_modules_are_what_the_agent_wrote_where_tests_look_and_nothing_of_python
                written("app/json.py"), written("app/conftest.py"), written("app/notes.txt"), written("tmp/other.py"),
                written("app/gone.py", "removed"), written("app/fast.so")]  # fmt: skip
     assert modules(TASK, changes) == ("impl", "pkg", "two")
+
+
+def test_no_number_of_files_hides_one() -> None:
+    many = [written(f"app/f{number}.py") for number in range(5001)]
+    assert loadable(many) == EVERYTHING
+    assert loadable([Change(b"app/\xff.py", "added", "file")]) == EVERYTHING
+    assert loadable(many[:2]) == ("/app/f0.py", "/app/f1.py")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ from caisson_runner.verify.scripts import ABOVE, MAX_REPORTS, TESTS, upload
 from caisson_runner.verify.steering import RUNNERS
 
 MAX_LOADABLE = 5_000
+EVERYTHING = ("*",)
+"""Too many to name: nothing outside /usr and /tests is loaded."""
 CALL_S = 60.0  # one call of the code under test
 FOLDERS = ("", "src", "lib")  # of the workspace, where tests look for modules
 _solved: dict[tuple[str, str], frozenset[str] | None] = {}
@@ -66,12 +68,14 @@ def modules(task: Task, changes: Sequence[Change]) -> tuple[str, ...]:
 
 
 def loadable(changes: Sequence[Change]) -> tuple[str, ...]:
-    """Files the agent wrote that an interpreter could load. Pure."""
-    return tuple(
+    """Files the agent wrote that an interpreter could load; `EVERYTHING` for too many or too odd ones. Pure."""
+    found = tuple(
         "/" + change.path.decode("utf-8", "surrogateescape").lstrip("/")
         for change in changes
         if change.how != "removed" and change.path.endswith((b".py", b".pyc", b".so"))
-    )[:MAX_LOADABLE]
+    )
+    odd = any(not name.isprintable() or len(name) > 4096 for name in found)  # a line of the protocol could not hold it
+    return EVERYTHING if odd or len(found) > MAX_LOADABLE else found
 
 
 async def run_split(
@@ -107,7 +111,7 @@ async def run_split(
             )
         )
         await mirror.send({"path": path})
-        told = {"written": [shown(name.encode("utf-8", "surrogateescape"), 4096) for name in loadable(changes)]}
+        told = {"written": list(loadable(changes))}
         await asked.send({"word": word, "tests": TESTS, "modules": list(modules(task, changes)), **told})
         trouble, complete, number = "", False, 0
         try:

@@ -169,6 +169,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def guard(link: Link, written: "frozenset[str]") -> None:
     """Stop whatever would bring code the agent wrote into this process: a loader, a library, a pickle."""
 
+    everything = "*" in written  # too many to name
+
     def hook(event: str, args: "tuple[Any, ...]") -> None:
         if event in ("open", "ctypes.dlopen"):
             path = args[0]
@@ -182,7 +184,10 @@ def guard(link: Link, written: "frozenset[str]") -> None:
             return
         if isinstance(path, (str, bytes, os.PathLike)):
             where = os.path.realpath(os.fsdecode(path))
-            if where in written:
+            unknown = (
+                everything and where.endswith((".py", ".pyc", ".so")) and not where.startswith(("/usr/", "/tests/"))
+            )
+            if where in written or unknown:
                 raise link.give_up(f"{where} is to be loaded")
 
     sys.addaudithook(hook)
