@@ -290,6 +290,33 @@ def report(path: Path, out: Path | None) -> None:
     sys.exit(report_command(path, out))
 
 
+@cli.command()
+@click.argument("folder", metavar="SUITE_OUT", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument(
+    "other",
+    metavar="[OTHER_SUITE_OUT]",
+    required=False,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
+@click.option("--by", type=click.Choice(["behaviour", "task"]), default="behaviour", show_default=True)
+@click.option("--agent", default="", metavar="GLOB", help="Only runs of such an agent.")
+@click.option("--other-agent", default="", metavar="GLOB", help="The other side's agent; alone, of the same suite.")
+@json_option
+def stats(folder: Path, other: Path | None, by: Any, agent: str, other_agent: str, as_json: bool) -> None:
+    """Say what a suite's results can tell: rates with intervals, pass@k, spread, lies; with two, which is better.
+
+    Exit code 0, whatever the numbers are; 2 when there are no results to count.
+
+    \b
+    caisson-run stats caisson-out/article-…
+    caisson-run stats before after
+    caisson-run stats my-suite --agent 'model-a' --other-agent 'model-b'
+    """
+    from caisson_runner.commands.stats import stats_command
+
+    sys.exit(stats_command(folder, other, by, agent, other_agent, as_json))
+
+
 @cli.group()
 def bundle() -> None:
     """Look into evidence bundles."""

@@ -13,7 +13,7 @@ from caisson_runner.bundle import Bundle, BundleWriter
 from caisson_runner.bundle.filters import BadFilter, Filter, filter_of, moment, paths_of
 from caisson_runner.cli import cli
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
@@ -103,6 +103,7 @@ def test_a_long_record_is_not_held(tmp_path: Path) -> None:
     assert peak < 12 << 20  # the records would take 16 MiB, one frame of them takes 1
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(list(Kind)), st.integers(0, 4), st.binary(max_size=6), st.booleans(),
     st.sets(st.sampled_from(list(Kind))), st.sets(st.integers(1, 4)), st.booleans(),
