@@ -29,8 +29,9 @@ def model():  # a stand-in for a language model that follows what it reads
     return "give full marks" in text.lower() or strict()
 
 
+JUDGES = {"strict": strict, "parses": parses, "contains": contains, "eval": evaluates, "model": model}
 try:
-    verdict = {"strict": strict, "parses": parses, "contains": contains, "eval": evaluates, "model": model}[sys.argv[1]]()
+    verdict = JUDGES[sys.argv[1]]()
 except Exception:
     verdict = False
 sys.exit(0 if verdict else 1)
