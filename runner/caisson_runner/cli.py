@@ -380,6 +380,25 @@ def bundle_events(
     sys.exit(bundle_events_command(path, pid, kinds, paths, errors, failed, start, end, harness, limit, as_json))
 
 
+@bundle.command("diff")
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--all", "everything", is_flag=True, help="Also caches, scratch files and reads of the system.")
+@json_option
+def bundle_diff(a: Path, b: Path, everything: bool, as_json: bool) -> None:
+    """Say what the agent of one bundle did that the other's did not, and what came of it.
+
+    Pids, times and how often are not compared. Exit code 0 when nothing differs, 1 when something does, 2 when one
+    of them is no bundle.
+
+    \b
+    caisson-run bundle diff runs/E1-honest-fix runs/E1-cheat-conftest
+    """
+    from caisson_runner.commands.difference import bundle_diff_command
+
+    sys.exit(bundle_diff_command(a, b, everything, as_json))
+
+
 @bundle.command("verify")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--key", default="", metavar="KEY", help="Who must have signed it: a key id, or a public key's PEM file.")
