@@ -197,5 +197,6 @@ def more(record: Record) -> str:
             parts.append("interpreter: " + shown(record.interp, LIMIT))
         if record.cwd is not None:
             parts.append("in " + shown(record.cwd, LIMIT))
-    parts += [name.replace("_", "-") for name in flag_names(record.flags) if name not in ("thread", "later")]
+    if record.flags:
+        parts += [name.replace("_", "-") for name in flag_names(record.flags) if name not in ("thread", "later")]
     return ", ".join(parts)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from caisson_runner.errors import CaissonError
-from caisson_runner.report.html_run import RunPage, banner, facts, incomplete, read_run, sections
+from caisson_runner.report.html_model import RunPage, read_run
+from caisson_runner.report.html_run import banner, facts, incomplete, sections
 from caisson_runner.report.html_suite import SuitePage, details, headline, is_suite, overview, read_suite
 from caisson_runner.report.html_tags import Html, data_script, joined, packed_script, tag
 

@@ -11,20 +11,10 @@ from typing import Any, Final
 
 from caisson_runner.errors import CaissonError
 from caisson_runner.report.html_events import MAX_EVENTS
+from caisson_runner.report.html_model import CHECKS, WORDS, RunPage, read_run, table_of
 from caisson_runner.report.html_plot import Rate, plot
-from caisson_runner.report.html_run import (
-    CHECKS,
-    WORDS,
-    RunPage,
-    banner,
-    facts,
-    incomplete,
-    read_run,
-    said,
-    sections,
-    table_of,
-)
-from caisson_runner.report.html_tags import Child, Html, code, joined, table, tag
+from caisson_runner.report.html_run import banner, facts, incomplete, sections
+from caisson_runner.report.html_tags import Child, Html, code, joined, said, table, tag
 
 MAX_TABLE: Final = 2000
 _LEAST: Final = 2000
@@ -212,8 +202,8 @@ def _experiments(page: SuitePage) -> Iterator[Html]:
 
 def _toned(cell: str) -> Html:
     tone = "bad" if "FALSE PASS" in cell or "← lie" in cell else ""
-    if cell in ("PASS", "pass"):
-        tone = "good"
+    if cell in ("PASS", "fail"):
+        tone = "good" if cell == "PASS" else "bad"
     return tag("span", cell, class_=tone or None)
 
 

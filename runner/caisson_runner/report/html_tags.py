@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from caisson_runner.report.text import printable
+
+MAX_ROWS: Final = 400
+"""Of one table of a page; how many more there are stands below it."""
 
 VOID: Final = frozenset(("meta", "br", "input", "link"))
 """Elements that have no end."""
@@ -94,3 +97,25 @@ def _cell(name: Html, cell: Child) -> Html:
     if not inner:
         return Html("<td></td>")
     return Html(f'<td data-column="{name}"><div>{inner}</div></td>')
+
+
+def said(passed: bool | None) -> Html:
+    """PASS, fail or a dash, for a person and a screen reader."""
+    if passed is None:
+        return tag("span", "–", class_="said none", aria_label="no verdict")
+    return tag("span", "PASS" if passed else "fail", class_="said " + ("good" if passed else "bad"))
+
+
+def wide(head: Sequence[str], rows: Iterable[Iterable[Child]], identity: str | None = None) -> Html:
+    """A table that scrolls by itself, also by keyboard, and becomes cards on a phone."""
+    return tag("div", table(head, rows), class_="wide", id=identity, tabindex="0", role="group", aria_label="table")
+
+
+def rest(count: int, limit: int = MAX_ROWS) -> Html | None:
+    """How many rows a table of the page leaves out; None when none."""
+    return tag("p", f"… and {count - limit:,} more, which the bundle has", class_="quiet") if count > limit else None
+
+
+def spaced(children: Iterable[Child]) -> list[Child]:
+    """With blanks between them."""
+    return [[child, " "] for child in children]

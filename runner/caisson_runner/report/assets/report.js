@@ -73,7 +73,7 @@
     shown = found;
     const about = runs[events.number];
     const all = about.kept < about.total
-      ? `${about.kept.toLocaleString("en")} events here of ${about.total.toLocaleString("en")} in the bundle`
+      ? `${about.kept.toLocaleString("en")} events here of ${about.total.toLocaleString("en")} in the bundle; left out are later opens for reading and looks`
       : `${about.total.toLocaleString("en")} events`;
     const whole = found.length === events.size;
     count.textContent = (whole ? "" : `${found.length.toLocaleString("en")} found in `) + all + (runs.length > 1 ? ` of ${about.name}` : "");
