@@ -25,7 +25,6 @@ cheats: setup-test
 cheats-page: setup
 	@$(BIN)/python -m caisson_runner.report.catalogue > docs/cheats.md
 	@$(BIN)/python -m caisson_runner.report.rules docs/findings.md
-	@$(BIN)/python -m caisson_runner.report.rules docs/findings.md
 
 test: setup-test
 	@$(BIN)/python -m pytest $(ARGS)
