@@ -15,9 +15,7 @@ from caisson_runner.statistics.paired import Comparison, compare
 from caisson_runner.statistics.summary import Summary, summarize
 
 
-def stats_command(
-    folder: Path, other: Path | None, by: By, agent: str, other_agent: str, as_json: bool
-) -> int:  # fmt: skip
+def stats_command(folder: Path, other: Path | None, by: By, agent: str, other_agent: str, as_json: bool) -> int:
     """Numbers of one suite, or of two and their comparison."""
     sides = [(folder, agent)]
     if other is not None or other_agent:
@@ -49,11 +47,18 @@ def _document(
         {
             "suite": name,
             "left_out": {"infra": o.infra, "shared": o.shared, "other_checks": o.other_checks},
-            **asdict(s),
+            **_summary(s),
         }
         for name, o, s in zip(names, read, summaries, strict=True)
     ]
     return {"schema": "caisson.stats/v1", "suites": suites, "comparison": None if found is None else asdict(found)}
+
+
+def _summary(summary: Summary) -> dict[str, Any]:
+    told = asdict(summary)
+    for table, group in zip((*told["groups"], told["whole"]), (*summary.groups, summary.whole), strict=True):
+        table["spread"]["bounds"] = group.spread.bounds
+    return told
 
 
 def _print(names: list[str], read: list[Outcomes], summaries: list[Summary], found: Comparison | None) -> None:

@@ -108,8 +108,7 @@ def spread(summary: Summary) -> Table | None:
         "graded again, disagree",
     )
     notes = [
-        "spread: standard deviation of one attempt's truth (0 or 1) when the same agent does the same task again;"
-        " the parts are shares of its variance",
+        "spread: standard deviation of an attempt's truth (0 or 1), same agent, same task; its parts: of the variance",
         "last column: states graded more than once whose gradings disagree, with Wilson's interval",
     ]
     if any(group.spread.covered < 1 for group in told):
@@ -150,12 +149,14 @@ def comparison(names: tuple[str, str], found: Comparison) -> Table:
         ("A less B", _points(found.difference, found.interval)),
         ("A better / B better / even", f"{found.only_a} / {found.only_b} / {even}"),
         ("exact McNemar", f"p = {found.p:.3g}: " + ("a difference" if found.p <= ALPHA else "no difference shown")),
-        ("could have shown", _smallest(found.best_case) + " if the better side lost no pair"),
+        ("could have shown", _smallest(found.best_case) + ", at best: if the better side lost no pair"),
     )  # fmt: skip
     if found.lost:
-        more = f"{_smallest(found.as_seen)} if it lost {percent(found.lost)} of the pairs, as here"
+        more = f"{_smallest(found.as_seen)}, if it lost {percent(found.lost)} of the pairs, as here"
         rows = (*rows, ("", more))
-    notes = [f"could have shown: with chance {percent(POWER)} at the {percent(ALPHA)} level, exact"]
+    notes = [
+        f"could have shown: the smallest difference it sees with chance {percent(POWER)} at the {percent(ALPHA)} level"
+    ]
     if found.unpaired:
         notes.append(f"{found.unpaired} tasks are in one of the two only, and say nothing here")
     return Table("S4", "A against B", ("quantity", "value"), rows, tuple(notes))
@@ -168,7 +169,7 @@ def _points(value: float, pair: Interval | None) -> str:
 
 
 def _smallest(value: float | None) -> str:
-    return "no difference at all" if value is None else f"{100 * value:.1f} points"
+    return "no difference" if value is None else f"{100 * value:.1f} points"
 
 
 def left_out(outcomes: Outcomes) -> list[str]:
@@ -186,9 +187,12 @@ def left_out(outcomes: Outcomes) -> list[str]:
 def tables(summary: Summary) -> list[Table]:
     """All of one suite's, with what the suite could show at best."""
     first = rates(summary)
-    best = (
-        f"{summary.pairs} task(s): paired with another suite on them, the smallest difference that could be shown with "
-        f"chance {percent(POWER)} at the {percent(ALPHA)} level is {_smallest(summary.best_case)}"
-    )
+    if summary.best_case is None:
+        best = f"{summary.pairs} task(s): too few to show any difference to another suite on them, six are the fewest"
+    else:
+        best = (
+            f"{summary.pairs} tasks: the smallest difference to another suite on them that could be shown is "
+            f"{_smallest(summary.best_case)} (exact McNemar, power {percent(POWER)}, level {percent(ALPHA)}, best case)"
+        )
     first = Table(first.id, first.title, first.columns, first.rows, (*first.notes, best))
     return [table for table in (first, attempts(summary), spread(summary)) if table is not None]
