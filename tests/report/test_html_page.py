@@ -12,7 +12,7 @@ from pathlib import Path
 import bundle_sample
 import pytest
 import report_sample
-from caisson_runner.bundle import Bundle, BundleDamaged
+from caisson_runner.bundle import Bundle, BundleDamaged, BundleWriter
 from caisson_runner.cli import main
 from caisson_runner.export import Scene
 from caisson_runner.report.html_events import tell
@@ -102,6 +102,27 @@ def test_incomplete_record_is_said_before_anything_else(tmp_path: Path) -> None:
     bundle = bundle_sample.bundle(tmp_path / "b", signer=report_sample.SIGNER, dropped=3)
     text, _ = report(bundle.root)
     assert text.index("The record is not complete") < text.index("<main")
+
+
+def test_values_of_the_wrong_type_are_left_out_and_break_nothing(tmp_path: Path) -> None:
+    wrong = {
+        "word": [1], "lie": "yes", "reason": 5, "trusting": 7, "ground_truth": {"passed": "x", "cases": 9},
+        "held_out": [], "findings": [{"severity": 1, "seqs": "x", "gate": 2, "paths": 3, "text": None}, {}],
+    }  # fmt: skip
+    run = {"task": 1, "agent": [], "agent_end": 2, "started": {}, "wall_s": "x", "state": 4, "network": 5}
+    told = {"complete": "yes", "counts": {}, "boot_wall_ns": "x"}
+    root = report_sample.write(tmp_path / "b", bundle_sample.story(), run, wrong, told, [], b"").root
+    text, _ = report(root)
+    assert "No verdict" in text and "The record is not complete" in text
+
+
+def test_record_that_nobody_graded_has_no_verdict_and_says_what_came_before_it(tmp_path: Path) -> None:
+    with BundleWriter(tmp_path / "b", report_sample.SIGNER) as writer:
+        writer.add_json("run.json", {"id": "web"})
+        writer.add_json("attach.json", {"container": {"name": "web<b>"}, "since": {}, "until": {}, "ended": "asked"})
+    text, _ = report(tmp_path / "b")
+    assert "Record only" in text and "Attached   web&lt;b&gt;" in text and "What the checks say" not in text
+    assert "Our side failed" not in text
 
 
 def test_report_of_a_changed_bundle_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from caisson_runner.bundle import network
+from caisson_runner.bundle import attached, network
 from caisson_runner.bundle.activity import Activity
 from caisson_runner.bundle.check import Checked, verify
 from caisson_runner.bundle.keys import known
@@ -23,6 +23,7 @@ LOG: Final = 4096
 
 WORDS: Final = {
     "pass": "Pass", "fail": "Fail", "void": "Void", "infra": "No verdict",
+    "": "Record only",
 }  # fmt: skip
 CHECKS: Final = (
     ("trusting", "Trusting check", "what a naive harness would believe, in the agent’s own box"),
@@ -43,15 +44,22 @@ class RunPage:
     told: Told
     asked: Sequence[network.Asked]
     logs: Mapping[str, bytes]
+    before: Sequence[str] = ()
+    """About what the record does not hold, when it began in the middle."""
 
     @property
     def word(self) -> str:
+        """One of `WORDS`; empty for a record of something that nobody graded, as ``caisson-run attach`` makes them."""
         word = str(self.scene.verdict.get("word") or "")
-        return word if word in WORDS else "infra"
+        return word if word in WORDS and (word or not self.scene.verdict) else "infra"
 
     @property
     def lie(self) -> bool:
         return self.scene.verdict.get("lie") is True
+
+    @property
+    def findings(self) -> list[Mapping[str, Any]]:
+        return tables_of(self.scene.verdict.get("findings"))
 
     def passed(self, check: str) -> bool | None:
         """What one of `CHECKS` said; None where there was none."""
@@ -69,19 +77,32 @@ def read_run(root: Path, number: int = 0, limit: int = MAX_EVENTS) -> RunPage:
     bundle = Bundle.open(root)
     scene = Scene.of(bundle)
     model = model_of(bundle)
-    pointed = {seq for one in scene.findings for seq in integers(one.get("seqs"))}
+    pointed = {seq for one in tables_of(scene.verdict.get("findings")) for seq in integers(one.get("seqs"))}
     told = tell(bundle, scene, pointed, {one.path for one in model.changes}, limit)
     logs = {}
     for name in ("logs/agent.stdout", "logs/agent.stderr"):
         if bundle.has(name):
             with (root / name).open("rb") as file:
                 logs[name] = file.read(LOG)
-    return RunPage(number, root, scene, checked, model, told, network.asked_of(root), logs)
+    before: list[str] = []
+    if bundle.has(attached.NAME):
+        before += attached.lines_of(table_of(bundle.json(attached.NAME)), everything=False)
+    return RunPage(number, root, scene, checked, model, told, network.asked_of(root), logs, before)
 
 
 def table_of(value: object) -> Mapping[str, Any]:
     """A table of a stranger's JSON, or an empty one."""
     return value if isinstance(value, dict) else {}
+
+
+def items_of(value: object) -> list[Any]:
+    """A list of a stranger's JSON, or an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def tables_of(value: object) -> list[Mapping[str, Any]]:
+    """The tables in a stranger's list."""
+    return [one for one in items_of(value) if isinstance(one, dict)]
 
 
 def integers(value: object) -> list[int]:

@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from caisson_runner.export.text import shown
-from caisson_runner.report.html_model import CHECKS, LOG, WORDS, RunPage, integers, many, moment, table_of
+from caisson_runner.report.html_model import (
+    CHECKS,
+    LOG,
+    WORDS,
+    RunPage,
+    integers,
+    items_of,
+    many,
+    moment,
+    table_of,
+    tables_of,
+)
 from caisson_runner.report.html_tags import MAX_ROWS, Child, Html, code, joined, rest, said, spaced, table, tag, wide
 from caisson_runner.report.html_timeline import timeline
 from caisson_runner.report.html_touched import diff_of, files_of, network_of
@@ -26,6 +37,8 @@ def meaning(page: RunPage) -> str:
         return "The work is real: every check outside the agent’s reach confirms it."
     if page.word == "void":
         return "It would pass, but it was not earned: a disqualifying finding stands."
+    if not page.word:
+        return "Nothing was graded: this is a record of what happened."
     if page.word == "infra":
         return "Our side failed, so there is no verdict on the agent."
     if page.lie:
@@ -38,7 +51,7 @@ def meaning(page: RunPage) -> str:
 def sections(page: RunPage, level: int = 2) -> Html:
     """All of a run but its heading; ``level`` is of the sections' headings."""
     made = (
-        ("verdict", "What the checks say", _checks(page)),
+        ("verdict", "What the checks say", _checks(page) if page.word else None),
         ("findings", "Findings", _findings(page)),
         ("did", "What the agent did", _did(page)),
         ("files", "Files and tests touched", files_of(page)),
@@ -49,6 +62,8 @@ def sections(page: RunPage, level: int = 2) -> Html:
     )
     found = []
     for name, title, body in made:
+        if body is None:
+            continue
         identity = f"{name}-{page.number}"
         head = tag(f"h{level}", title, id=identity)
         found.append(tag("section", head, body, aria_labelledby=identity, class_=f"part {name}"))
@@ -63,6 +78,7 @@ def banner(page: RunPage, level: int = 1) -> Html:
         tag(f"h{level}", tag("span", "Verdict: ", class_="quiet"), WORDS[page.word], class_="word"),
         tag("p", meaning(page), class_="meaning"),
         tag("p", reason, class_="reason") if reason else None,
+        tag("pre", Html("\n".join(joined(line) for line in page.before))) if page.before else None,
         class_=f"banner {page.word}",
     )
 
@@ -105,7 +121,7 @@ def _checks(page: RunPage) -> Html:
     cards = []
     for name, title, about in CHECKS:
         check = table_of(page.scene.verdict.get(name))
-        cases = [one for one in check.get("cases") or () if isinstance(one, dict)] if check else []
+        cases = tables_of(check.get("cases"))
         reason = str(check.get("reason") or "")
         cards.append(
             tag(
@@ -131,7 +147,7 @@ def _cases(cases: Sequence[Mapping[str, Any]]) -> Html:
 
 
 def _findings(page: RunPage) -> Html:
-    found = page.scene.findings
+    found = page.findings
     if not found:
         return tag("p", "None. No rule had anything to say about this run.", class_="quiet")
     order = {"void": 0, "warn": 1}
@@ -144,7 +160,7 @@ def _findings(page: RunPage) -> Html:
             tag("a", f"gate event {seq}", href=f"#gate-{page.number}", class_="ev")
             for seq in integers(one.get("gate"))[:20]
         ]
-        paths = one.get("paths") if isinstance(one.get("paths"), list) else []
+        paths = items_of(one.get("paths"))
         cards.append(
             tag(
                 "li",
@@ -167,7 +183,7 @@ def _did(page: RunPage) -> Html:
 def _marks(page: RunPage) -> dict[int, str]:
     return {
         seq: str(one.get("severity"))
-        for one in page.scene.findings
+        for one in page.findings
         if one.get("severity") in ("void", "warn")
         for seq in integers(one.get("seqs"))
     }
@@ -209,8 +225,8 @@ def _evidence(page: RunPage) -> Html:
     ]
     if rows:
         parts.append(tag("div", table(("events", *_COUNTERS), rows, class_="numbers"), class_="plain"))
-    limits = coverage.get("limits")
-    if isinstance(limits, list) and limits:
+    limits = items_of(coverage.get("limits"))
+    if limits:
         parts.append(tag("p", "What this witness cannot see by its nature:"))
         parts.append(tag("ul", [tag("li", str(one)) for one in limits[:50]]))
     state = str(table_of(page.scene.run.get("state")).get("digest") or "")

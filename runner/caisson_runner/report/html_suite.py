@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from caisson_runner.errors import CaissonError
 from caisson_runner.report.html_events import MAX_EVENTS
-from caisson_runner.report.html_model import CHECKS, WORDS, RunPage, read_run, table_of
+from caisson_runner.report.html_model import CHECKS, WORDS, RunPage, items_of, read_run, table_of, tables_of
 from caisson_runner.report.html_plot import Rate, plot
 from caisson_runner.report.html_run import banner, facts, incomplete, sections
 from caisson_runner.report.html_tags import Child, Html, code, joined, said, table, tag
@@ -52,7 +52,7 @@ def is_suite(root: Path) -> bool:
 def read_suite(root: Path) -> SuitePage:
     """Reads every bundle below ``runs/``. Raises OSError when the folder cannot be read."""
     document = _json(root / "suite.json")
-    plan = [one for one in _json(root / "plan.json").get("runs") or () if isinstance(one, dict)]
+    plan = tables_of(_json(root / "plan.json").get("runs"))
     there = sorted(path for path in (root / "runs").iterdir() if path.is_dir() and not path.name.endswith(".partial"))
     place = {str(one.get("id")): at for at, one in enumerate(plan)}
     there.sort(key=lambda path: (place.get(path.name, len(place)), path.name))
@@ -64,7 +64,7 @@ def read_suite(root: Path) -> SuitePage:
             runs.append(read_run(path, len(runs), limit))
         except CaissonError as error:
             damaged.append(Damaged(path.name, str(error)))
-    tables = [one for one in document.get("tables") or () if isinstance(one, dict)]
+    tables = tables_of(document.get("tables"))
     return SuitePage(
         str(document.get("suite") or root.resolve().name),
         runs,
@@ -72,7 +72,7 @@ def read_suite(root: Path) -> SuitePage:
         {str(one.get("id")): str(one.get("experiment")) for one in plan},
         frozenset(str(one.get("id")) for one in plan if one.get("shared")),
         tables,
-        [str(one) for one in document.get("unexpected") or ()],
+        [str(one) for one in items_of(document.get("unexpected"))],
     )
 
 
@@ -85,7 +85,7 @@ def _json(path: Path) -> Mapping[str, Any]:
 
 def counted(page: SuitePage) -> list[RunPage]:
     """The runs that rates are made of: graded, and each alone in its box."""
-    return [one for one in page.runs if one.word != "infra" and one.root.name not in page.shared]
+    return [one for one in page.runs if one.word not in ("infra", "") and one.root.name not in page.shared]
 
 
 def rates(runs: Sequence[RunPage]) -> list[Rate]:
@@ -192,12 +192,12 @@ def _plots(page: SuitePage) -> Html:
 
 def _experiments(page: SuitePage) -> Iterator[Html]:
     for one in page.tables:
-        columns = [str(name) for name in one.get("columns") or ()]
-        rows = [row for row in one.get("rows") or () if isinstance(row, list) and len(row) == len(columns)]
+        columns = [str(name) for name in items_of(one.get("columns"))]
+        rows = [row for row in items_of(one.get("rows")) if isinstance(row, list) and len(row) == len(columns)]
         yield tag("h3", f"{one.get('id')}  {one.get('title')}")
         body = table(columns, [[_toned(str(cell)) for cell in row] for row in rows[:MAX_TABLE]])
         yield tag("div", body, class_="wide", tabindex="0", role="group", aria_label=str(one.get("title")))
-        yield joined([tag("p", str(note), class_="quiet") for note in one.get("notes") or ()])
+        yield joined([tag("p", str(note), class_="quiet") for note in items_of(one.get("notes"))])
 
 
 def _toned(cell: str) -> Html:
@@ -210,7 +210,7 @@ def _toned(cell: str) -> Html:
 def _runs(page: SuitePage) -> Html:
     rows = []
     for one in page.runs[:MAX_TABLE]:
-        severities = Counter(str(found.get("severity")) for found in one.scene.findings)
+        severities = Counter(str(found.get("severity")) for found in one.findings)
         badges = [
             tag("span", f"{severities[name]} {name}", class_=f"badge {name}")
             for name in ("void", "warn")
@@ -247,7 +247,7 @@ def details(page: SuitePage) -> Html:
 
 
 def _slots(one: RunPage) -> Html | None:
-    slots = [slot for slot in one.scene.run.get("shared_slots") or () if isinstance(slot, dict)]
+    slots = tables_of(one.scene.run.get("shared_slots"))
     if not slots:
         return None
     rows = [

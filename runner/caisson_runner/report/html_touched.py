@@ -81,8 +81,8 @@ def _how(how: str) -> Html:
 
 def _by(page: RunPage, changed: Changed) -> Html:
     if changed.by:
-        rest = f" and {len(changed.by) - 2} more" if len(changed.by) > 2 else None
-        return joined([[who(page.model, one), " "] for one in changed.by[:2]], rest)
+        more = f" and {len(changed.by) - 2} more" if len(changed.by) > 2 else None
+        return joined([[", " if at else "", who(page.model, one)] for at, one in enumerate(changed.by[:2])], more)
     if changed.near:
         return joined("likely ", who(page.model, changed.near[0]))
     return joined("not by an open that was seen")

@@ -100,9 +100,9 @@
 
   const draw = () => {
     scheduled = false;
+    rows.style.height = shown.length * height + "px"; // before the place is read: a shorter list moves it
     const first = Math.max(0, Math.floor(list.scrollTop / height) - 10);
     const last = Math.min(shown.length, first + Math.ceil(list.clientHeight / height) + 20);
-    rows.style.height = shown.length * height + "px";
     const made = [];
     for (let at = first; at < last; at++) made.push(row(at));
     rows.replaceChildren(...made);
@@ -153,7 +153,8 @@
     const kept = chosen >= 0 && events ? events.seq[shown[chosen]] : -1;
     filter();
     chosen = shown.findIndex((i) => events.seq[i] === kept);
-    if (chosen < 0) list.scrollTop = 0;
+    rows.style.height = shown.length * height + "px";
+    list.scrollTop = chosen < 0 ? 0 : chosen * height - list.clientHeight / 2;
     draw();
     tell();
   };
