@@ -27,6 +27,9 @@ from caisson_runner.export.text import errno_name, quoted
 LIMIT: Final = 400
 """Bytes of one thing that are kept; of a longer one its digest as well, so that no two are taken for one."""
 
+MAX_STATE: Final = 200_000
+"""Paths of a final state that are compared."""
+
 SECTIONS: Final = (
     "commands", "commands refused", "files read", "files written", "files changed otherwise", "looked at",
     "not there or refused", "connects", "asked of the gate", "sockets, descriptors, crossings", "errors",
@@ -189,7 +192,7 @@ def difference(a: Bundle, b: Bundle, everything: bool = False) -> Difference:
         else:
             hidden += len(noise.only_a) + len(noise.only_b)
         sections.append(_section(name, one, two))
-    left = [_state(bundle.changes()) for bundle in (a, b)]
+    left = [_state(bundle.changes(), side.missed) for bundle, side in zip((a, b), found, strict=True)]
     state = []
     for path in sorted({*left[0], *left[1]}):
         before, after = left[0].get(path, "as in the snapshot"), left[1].get(path, "as in the snapshot")
@@ -234,9 +237,12 @@ def _section(name: str, a: Mapping[str, Done], b: Mapping[str, Done]) -> Section
     return Section(name, only_a, only_b, len(a) - len(only_a))
 
 
-def _state(changes: Iterable[StoredChange]) -> dict[bytes, str]:
-    found = {}
+def _state(changes: Iterable[StoredChange], missed: Counter[str]) -> dict[bytes, str]:
+    found: dict[bytes, str] = {}
     for one in changes:
+        if len(found) >= MAX_STATE:
+            missed["changed paths"] += 1
+            continue
         parts = [one.how, one.kind]
         if one.how != "removed":
             parts.append(f"{one.mode:04o}")

@@ -20,8 +20,8 @@ _STEP: Final = 1000
 def mcnemar(only_a: int, only_b: int) -> float:
     """Exact two-sided p of McNemar's test: pairs on which both agree say nothing, the others are tosses of a coin.
 
-    Twice the binomial tail at 1/2, at most 1; in whole numbers. McNemar 1947; Fay, Biostatistics 11 (2010) on the
-    exact form.
+    Twice the binomial tail at 1/2, at most 1; in whole numbers. McNemar, Psychometrika 12 (1947); the exact form is
+    that of R's exact2x2 and of statsmodels.
     """
     if only_a < 0 or only_b < 0:
         raise ValueError("pairs cannot be fewer than none")
