@@ -37,10 +37,10 @@ def clustered(clusters: Sequence[Cluster]) -> Clustered | None:
     """The score interval with the cluster-robust variance, and Student's t for the number of clusters.
 
     The variance is that of a ratio of sums over clusters (Liang and Zeger 1986, with the factor G/(G-1)); the runs are
-    worth as many independent ones as would have that variance, and Wilson's interval is taken of those (the
-    modified Wilson limits of survey statistics; Korn and Graubard, Survey Methodology 24, 1998). They are never taken to be worth
-    more than there are; where all clusters agree on 0 or 1 there is no variance to be had, and each cluster is taken to
-    be worth one run. None with fewer than two clusters: how much clusters differ cannot be seen in one.
+    worth as many independent ones as would have that variance, and Wilson's interval is taken of those (the modified
+    Wilson limits of survey statistics; Korn and Graubard, Survey Methodology 24, 1998). They are never taken to be
+    worth more than there are; where all clusters agree on 0 or 1 there is no variance to be had, and each cluster is
+    taken to be worth one run. None with fewer than two clusters: how much clusters differ cannot be seen in one.
     """
     there = [(count, total) for count, total in clusters if total]
     if len(there) < 2:
