@@ -70,8 +70,9 @@ def large(target: Path, count: int) -> Bundle:
     last = replace(records[-1], seq=count, given=b"/app/needle", resolved=b"/app/needle", args=(0, 65, 0, 1, 1, 257))
     finding = {"rule": "needle", "severity": "warn", "text": "a needle", "seqs": [count], "paths": [], "count": 1}
     verdict = {**bundle_sample.VERDICT, "findings": [finding]}
-    told = bundle_sample.coverage([])
-    return write(target, [*records, last], bundle_sample.RUN, verdict, told, [], b"")
+    records.append(last)
+    told = bundle_sample.coverage(records)
+    return write(target, records, bundle_sample.RUN, verdict, told, [], b"")
 
 
 def write(

@@ -174,6 +174,17 @@ def test_plot_shows_each_rate_between_the_ends_of_its_interval(window: Browser, 
     assert len(marks) >= 4 and all(width > 10 and height > 5 for width, height in marks)
 
 
+def test_printed_suite_unfolds_only_the_runs_that_are_open(window: Browser, suite: Path) -> None:
+    window.open(suite, "#run-2")
+    window.until("document.getElementById('run-2').open")
+    window.js("dispatchEvent(new Event('beforeprint'))")
+    folded = "[...document.querySelectorAll('details')].filter((one) => one.checkVisibility() && !one.open)"
+    assert window.js(f"{folded}.every((one) => one.classList.contains('run'))")
+    assert window.js("document.querySelectorAll('details.run[open]').length") == 1
+    window.js("dispatchEvent(new Event('afterprint'))")
+    assert window.js("document.querySelectorAll('details[open]').length") == 1
+
+
 def test_printed_page_has_the_verdict_and_no_controls(window: Browser, story: Path) -> None:
     window.open(story)
     window.call("Emulation.setEmulatedMedia", media="print")

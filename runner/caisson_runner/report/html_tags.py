@@ -16,6 +16,10 @@ VOID: Final = frozenset(("meta", "br", "input", "link"))
 """Elements that have no end."""
 
 
+_LONGEST: Final = 10_000
+"""Characters of one text; no string of a stranger makes a page of its own."""
+
+
 class Html(str):
     """Markup that this package made."""
 
@@ -27,7 +31,7 @@ Child = str | int | None | Iterable["Child"]
 
 def text(value: object) -> Html:
     """Any value as text; control and bidirectional characters become visible escapes, never markup."""
-    return Html(html.escape(printable(str(value), 1 << 20), quote=True))
+    return Html(html.escape(printable(str(value), _LONGEST), quote=True))
 
 
 def tag(name: str, /, *children: Child, **attributes: object) -> Html:

@@ -218,8 +218,14 @@
   if (run) run.addEventListener("change", () => open(Number(run.value)));
   addEventListener("hashchange", follow);
   addEventListener("resize", measure);
+  // Folded runs of a suite stay folded on paper; all else is told in full, and folded again afterwards.
+  let unfolded = [];
   addEventListener("beforeprint", () => {
-    for (const one of document.querySelectorAll("details")) one.open = true;
+    unfolded = [...document.querySelectorAll("details:not([open], .run, .run:not([open]) *)")];
+    for (const one of unfolded) one.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const one of unfolded) one.open = false;
   });
   // the same link again: the address does not change, so nothing else tells us
   document.addEventListener("click", (event) => {
