@@ -165,7 +165,7 @@ def browser() -> Iterator[Browser]:
     command = [sys.executable, "-I", "-c", _START, str(in_read), str(out_write), program, *options]
     process = subprocess.Popen(
         command, pass_fds=(in_read, out_write), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, start_new_session=True, env={**os.environ, "HOME": folder},
+        stderr=subprocess.DEVNULL, start_new_session=True, env={**os.environ, "HOME": folder, "TMPDIR": folder},
     )  # fmt: skip
     os.close(in_read)
     os.close(out_write)
