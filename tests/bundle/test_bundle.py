@@ -38,7 +38,7 @@ def make(target: Path) -> Bundle:
     events.write_bytes(b"".join(encode(Record(Kind.OPEN, given=b"/a\xff", pid=at)) for at in range(100)))
     with BundleWriter(target) as writer:
         writer.add_json("run.json", {"id": "r1", "n": 1})
-        writer.add_json("coverage.json", {"complete": True})
+        writer.add_json("coverage.json", {"complete": False})
         writer.add_events(events)
         writer.add_changes(CHANGES)
         writer.add_bytes("logs/agent.stdout", b"\x00\xff")

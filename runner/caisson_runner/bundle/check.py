@@ -19,9 +19,10 @@ from caisson_runner.bundle.digests import Altered, Entry, entry_of, entry_of_byt
 from caisson_runner.bundle.dsse import Envelope
 from caisson_runner.bundle.errors import BundleDamaged, BundleError, NotTrusted
 from caisson_runner.bundle.keys import PublicKey
-from caisson_runner.bundle.reader import Bundle, regular
+from caisson_runner.bundle.reader import Bundle, contents, regular
+from caisson_runner.bundle.recording import EVENTS, check_record
 from caisson_runner.bundle.statement import SEAL, STATEMENT
-from caisson_runner.bundle.writer import MANIFEST, list_files
+from caisson_runner.bundle.writer import COVERAGE, MANIFEST, list_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def verify(root: Path, known: Iterable[tuple[str, PublicKey]] = (), only: Public
         raise _changed(MANIFEST, first_difference(io.BytesIO(manifest), own), len(manifest), own)
     bundle = Bundle.open(root)
     _files(bundle)
-    _agrees(bundle, payload)
+    _agrees(bundle, payload, manifest)
     if only is not None and only != key:
         raise NotTrusted(f"{root} is whole, but signed by {key.keyid}, not by {only.keyid}")
     signer = next((where for where, one in known if one == key), "")
@@ -65,7 +66,7 @@ def verify(root: Path, known: Iterable[tuple[str, PublicKey]] = (), only: Public
 
 def _read(root: Path, name: str) -> bytes:
     try:
-        return regular(root / name).read_bytes()
+        return contents(root / name)
     except FileNotFoundError:
         if not root.is_dir() or not any((root / one).exists() for one in (STATEMENT, SEAL, MANIFEST)):
             raise BundleError(f"{root} is no bundle: it has no {MANIFEST}") from None
@@ -165,13 +166,42 @@ def _changed(name: str, where: Altered | None, size: int, entry: Entry | None) -
     return BundleDamaged(said, name, where.at if where is not None and where.exact else None)
 
 
-def _agrees(bundle: Bundle, payload: dict[str, Any]) -> None:
-    """The signed counters are those of the bundle: a summary that differs from what it sums up is no evidence."""
-    witness = payload["predicate"]["witness"]
-    records = bundle.index().records
-    if witness["recorded"] != records:
-        raise BundleDamaged(f"{STATEMENT} speaks of {witness['recorded']} records, the bundle has {records}", STATEMENT)
-    if bundle.has("coverage.json"):
-        coverage = loads(bundle.read("coverage.json"), "coverage.json")
-        if (coverage.get("complete") is True) != witness["complete"]:
-            raise BundleDamaged(f"{STATEMENT} and coverage.json differ on whether the record is complete", STATEMENT)
+def _agrees(bundle: Bundle, payload: dict[str, Any], manifest: bytes) -> None:
+    """What was signed is what the bundle holds: a summary that differs from what it sums up is no evidence.
+
+    The statement is made anew from the files and each of its parts compared. Parts that we do not know are let be.
+    """
+    index = bundle.index()
+    recorded = payload["predicate"]["witness"]["recorded"]
+    if recorded != index.records:
+        raise BundleDamaged(f"{STATEMENT} speaks of {recorded} records, the bundle has {index.records}", STATEMENT)
+    if index.frames or bundle.has(EVENTS):
+        with regular(bundle.root / EVENTS).open("rb") as file:
+            check_record(file, index)
+    key = PublicKey.parse(payload["predicate"]["caisson"]["key"])
+    try:
+        text = statements.statement(bundle.files, manifest, lambda name: _table(bundle, name), key, index.records)
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise BundleDamaged(f"run, verdict or coverage is of another shape: {type(error).__name__}", COVERAGE) from None
+    made = loads(text, STATEMENT)
+    if payload["subject"] != made["subject"]:
+        raise BundleDamaged(f"{STATEMENT} and {MANIFEST} differ on what the bundle's files are", STATEMENT)
+    for name, part in made["predicate"].items():
+        signed = payload["predicate"].get(name)
+        for field, value in part.items():
+            if not isinstance(signed, dict) or field not in signed or signed[field] != value:
+                raise BundleDamaged(f"{STATEMENT} and the bundle's files differ on {name}.{field}", STATEMENT)
+    _balances(made["predicate"]["witness"])
+
+
+def _balances(witness: dict[str, Any]) -> None:
+    """A record that is called complete lost nothing by its own counters, and holds what was delivered."""
+    lost = witness["dropped"] + witness["unreadable"]
+    whole = all(one["seen"] == one["delivered"] for one in witness["classes"].values())
+    if witness["complete"] and (lost or not whole or witness["gaps"] or witness["delivered"] != witness["recorded"]):
+        raise BundleDamaged(f"{COVERAGE} calls the record complete, and its own counters say otherwise", COVERAGE)
+
+
+def _table(bundle: Bundle, name: str) -> dict[str, Any]:
+    value = bundle.json(name) if bundle.has(name) else {}
+    return value if isinstance(value, dict) else {}

@@ -49,14 +49,18 @@ def asked_of(root: Path) -> list[Asked]:
     """Of a bundle's folder; empty where its box had no gate. In the order in which things were first asked."""
     if not (root / EVENTS).is_file():
         return []
-    pids = {one["seq"]: one["pid"] for one in _lines(root / PIDS) if "seq" in one and "pid" in one}
+    pids = {
+        one["seq"]: one["pid"]
+        for one in _lines(root / PIDS)
+        if isinstance(one.get("seq"), int) and isinstance(one.get("pid"), int)
+    }
     found: dict[tuple[str, str, str, str], Asked] = {}
     by_seq: dict[int, Asked] = {}
     for event in _lines(root / EVENTS):
-        kind, seq = event.get("kind"), event.get("seq")
-        if kind == "http-done" and event.get("of") in by_seq:
-            one = by_seq.pop(event["of"])
-            one.received += event.get("resp_len") or 0
+        kind, seq, of, size = (event.get(name) for name in ("kind", "seq", "of", "resp_len"))
+        if kind == "http-done" and isinstance(of, int) and of in by_seq:
+            one = by_seq.pop(of)
+            one.received += size if isinstance(size, int) else 0
             one.statuses |= {event["status"]} if isinstance(event.get("status"), int) else set()
             continue
         if kind not in _ASKED or "verdict" not in event or ("upstream_ip" in event and kind == "tcp"):
@@ -66,7 +70,7 @@ def asked_of(root: Path) -> list[Asked]:
             continue
         one = found.setdefault(key, Asked(*key))
         one.count += 1
-        if seq in pids:
+        if isinstance(seq, int) and seq in pids:
             one.pids.add(pids[seq])
         if kind == "http" and one.verdict != "deny" and isinstance(seq, int):
             by_seq[seq] = one
@@ -93,7 +97,8 @@ def _what(event: Mapping[str, Any]) -> str:
         return f"{_text(event.get('method')) or kind} {_text(event['url'])}"
     if kind == "dns":
         return f"DNS {_text(event.get('name_dns')) or 'a malformed question'} {event.get('qtype') or ''}".strip()
-    target = event.get("orig_dst") or [""]
+    target = event.get("orig_dst")
+    target = target if isinstance(target, list) and target else [""]
     place = f"{_text(target[0])}:{target[1]}" if len(target) > 1 else _text(target[0])
     name = _text(event.get("name_sni") or event.get("name_dns"))
     label = event.get("label") or event.get("protocol") or kind
@@ -117,7 +122,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             try:
                 event = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return  # a killed gate left it unfinished
             if isinstance(event, dict):
                 yield event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 from caisson_proto.record import Record, RecordError
 
-from caisson_runner.bundle.canonical import loads, unescape
+from caisson_runner.bundle.canonical import MAX_JSON, loads, unescape
 from caisson_runner.bundle.digests import Entry
 from caisson_runner.bundle.errors import BundleDamaged, BundleError
 from caisson_runner.bundle.recording import EVENTS, INDEX, Index, Wanted, read_record
@@ -19,6 +20,8 @@ from caisson_runner.bundle.writer import DIFF, FORMAT, MANIFEST, check_name
 
 OLD: Final = ("caisson.bundle/v1",)
 """Forms that were, of unsigned bundles."""
+_MAX_LINE: Final = 1 << 20
+"""Of one change; a path and a target of 4 KiB each, every byte escaped, are a 30th of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Bundle:
     def open(cls, root: Path, *, verify: bool = False) -> Bundle:
         """Reads the manifest; with ``verify`` the signature and every file too."""
         try:
-            manifest = loads(regular(root / MANIFEST).read_bytes(), f"{root}/{MANIFEST}")
+            manifest = loads(contents(root / MANIFEST), f"{root}/{MANIFEST}")
         except OSError as error:
             raise BundleError(f"{root} is no bundle: {MANIFEST} cannot be read ({error.strerror})") from None
         form = manifest.get("format") if isinstance(manifest, dict) else None
@@ -71,7 +74,7 @@ class Bundle:
         if name not in self.files:
             raise BundleError(f"the bundle {self.root} has no {name}")
         try:
-            return regular(self.root / name).read_bytes()
+            return contents(self.root / name)
         except OSError as error:
             raise BundleDamaged(f"{name} in {self.root} cannot be read: {error.strerror}", name) from None
 
@@ -113,7 +116,9 @@ class Bundle:
         if DIFF not in self.files:
             return
         with regular(self.root / DIFF).open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE + 1), b""), 1):
+                if len(line) > _MAX_LINE:
+                    raise BundleDamaged(f"line {number} of {DIFF} is no change: it has no end", DIFF)
                 try:
                     one = loads(line, f"line {number} of {DIFF}")
                     yield StoredChange(
@@ -129,6 +134,25 @@ def regular(path: Path) -> Path:
     if not stat.S_ISREG(path.lstat().st_mode):
         raise OSError(errno.EINVAL, "no plain file", str(path))
     return path
+
+
+def numbers(value: object) -> list[int]:
+    """The numbers of a list in a bundle's JSON, which a stranger may have written."""
+    return [one for one in value if type(one) is int] if isinstance(value, list) else []
+
+
+def tables(value: object) -> list[dict[str, Any]]:
+    """The tables of such a list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def contents(path: Path) -> bytes:
+    """A plain file's bytes. Raises OSError as `regular` does, and for one that is too large to be held."""
+    with regular(path).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_JSON:
+            raise OSError(errno.EFBIG, f"it is larger than {MAX_JSON} bytes", str(path))
+        return file.read(size)
 
 
 def _table(manifest: dict[str, Any], root: Path) -> dict[str, Entry]:

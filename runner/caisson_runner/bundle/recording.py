@@ -198,6 +198,50 @@ def _seek_table(frames: list[Frame]) -> bytes:
     return struct.pack("<II", _SKIPPABLE, len(table)) + table
 
 
+_EMPTY: Final = (1 << 64, -1, 1 << 64, -1)
+"""Lowest and highest number, first and last time of no record."""
+
+
+def check_record(file: BinaryIO, index: Index) -> None:
+    """Raises `BundleDamaged` when the index does not say what the record holds.
+
+    Readers skip what the index says they do not want: an index that lies hides events from them, and so do frames it
+    does not know and bytes behind the last record of one.
+    """
+    unpack = zstandard.ZstdDecompressor().decompress
+    done = at = 0
+    for frame in index.frames:
+        raw = _unpacked(file, frame, unpack)
+        bounds, pids = _EMPTY, set[int]()
+        count = end = 0
+        try:
+            for where, size, seq, time_ns, pid in heads(raw, position=frame.position, offset=done):
+                count, end = count + 1, where + size
+                low, high, first, last = bounds
+                bounds = min(low, seq), max(high, seq), min(first, time_ns), max(last, time_ns)
+                pids.add(pid)
+        except RecordError as error:
+            raise BundleDamaged(f"{EVENTS} cannot be read: {error}", EVENTS) from None
+        if not count or count != frame.count or end != len(raw):
+            raise _misled(frame, f"{frame.count} records of {frame.raw} bytes")
+        told = frame.first_seq, frame.last_seq, frame.first_ns, frame.last_ns
+        if bounds != told or not all(_within(pid, frame) for pid in pids):
+            raise _misled(frame, "records of these numbers, times and pids")
+        done, at = done + frame.raw, frame.offset + frame.size
+    file.seek(at)
+    table = _seek_table(list(index.frames))
+    if file.read(len(table) + 1) != table:
+        raise BundleDamaged(f"{INDEX} does not say what {EVENTS} holds: it knows {len(index.frames)} frames", INDEX)
+
+
+def _within(pid: int, frame: Frame) -> bool:
+    return any(low <= pid <= high for low, high in frame.pids)
+
+
+def _misled(frame: Frame, what: str) -> BundleDamaged:
+    return BundleDamaged(f"{INDEX} does not say what {EVENTS} holds: at byte {frame.offset} are not {what}", INDEX)
+
+
 def read_record(file: BinaryIO, index: Index, wanted: Wanted = _EVERYTHING) -> Iterator[Record]:
     """The wanted records of a packed one, in its order, a frame in memory at a time."""
     unpack = zstandard.ZstdDecompressor().decompress
@@ -219,7 +263,7 @@ def _unpacked(file: BinaryIO, frame: Frame, unpack: Any) -> bytes:
     try:
         if zstandard.frame_content_size(packed) != frame.raw:
             raise zstandard.ZstdError(f"it does not hold {frame.raw} bytes")
-        raw: bytes = unpack(packed)
+        raw: bytes = unpack(packed, allow_extra_data=False)
     except zstandard.ZstdError as error:
         message = f"{EVENTS} cannot be read: its frame at byte {frame.offset} is damaged ({error})"
         raise BundleDamaged(message, EVENTS) from None

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from caisson_runner.bundle.activity import Activity, Attempt, Changed, Command, Identity, Process, Touch, looked_for
 from caisson_runner.bundle.canonical import escape
+from caisson_runner.bundle.reader import tables
 from caisson_runner.report.text import printable
 
 MAX_LINES: Final = 40
@@ -56,7 +57,7 @@ def _head(
                 passed = check.get("passed")
                 said = "PASS" if passed is True else "fail" if passed is False else "–"
                 yield f"  {key.replace('_', ' '):13} {said}  {printable(str(check.get('reason') or ''), 120)}"
-        for one in verdict.get("findings") or ():
+        for one in tables(verdict.get("findings")):
             yield f"  {printable(str(one.get('severity')), 10):5} {printable(str(one.get('text')), 300)}"
     if coverage is not None:
         said = f"{coverage.get('witness')} ({coverage.get('tier')}), {model.records} records"

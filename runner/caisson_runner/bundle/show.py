@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from caisson_runner.bundle import attached, network
 from caisson_runner.bundle.activity import Activity, activity
-from caisson_runner.bundle.reader import Bundle
+from caisson_runner.bundle.reader import Bundle, numbers
 from caisson_runner.bundle.render import as_json, text_of
 from caisson_runner.bundle.writer import COVERAGE, RUN, VERDICT
 from caisson_runner.report.text import printable
@@ -48,8 +48,8 @@ def model_of(
         bundle.records(),
         bundle.changes(),
         workspace if workspace is not None else str(task.get("workspace") or "/app"),
-        test_paths if test_paths is not None else [str(path) for path in task.get("visible_tests") or ()],
-        [pid for pid in run.get("harness_pids") or () if isinstance(pid, int)],
+        test_paths if test_paths is not None else _texts(task.get("visible_tests")),
+        numbers(run.get("harness_pids")),
     )
 
 
@@ -90,3 +90,7 @@ def _json(bundle: Bundle, name: str) -> dict[str, Any]:
 
 def _table(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []

@@ -12,6 +12,7 @@ from typing import Any, Final
 from caisson_proto.record import ChangeOp, Flag, Kind, LookOp, Record, SocketOp
 
 from caisson_runner.bundle.canonical import dump_line
+from caisson_runner.bundle.reader import numbers
 from caisson_runner.export.jsonl import op_name
 from caisson_runner.export.scene import Actor, Actors, Scene
 from caisson_runner.export.text import (
@@ -226,4 +227,4 @@ def detection(scene: Scene, finding: Mapping[str, Any], time_ns: int) -> dict[st
 
 
 def _events(finding: Mapping[str, Any]) -> list[int]:
-    return [seq for seq in finding.get("seqs") or () if isinstance(seq, int)][:1000]
+    return numbers(finding.get("seqs"))[:1000]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from caisson_proto.record import Flag, Kind, Record
 
-from caisson_runner.bundle.reader import Bundle
+from caisson_runner.bundle.reader import Bundle, numbers, tables
 from caisson_runner.bundle.writer import COVERAGE, RUN, VERDICT
 from caisson_runner.export.text import shown
 
@@ -48,7 +48,7 @@ class Scene:
 
     @property
     def findings(self) -> list[Mapping[str, Any]]:
-        return [one for one in self.verdict.get("findings") or () if isinstance(one, dict)]
+        return list[Mapping[str, Any]](tables(self.verdict.get("findings")))
 
     @property
     def box(self) -> str:
@@ -57,7 +57,7 @@ class Scene:
 
     def harness(self) -> frozenset[int]:
         """Pids of what the naive harness started in the agent's box."""
-        return frozenset(pid for pid in self.run.get("harness_pids") or () if isinstance(pid, int))
+        return frozenset(numbers(self.run.get("harness_pids")))
 
 
 def _plain(text: str) -> str:
