@@ -26,6 +26,7 @@ req_sha256, …      digest and length of each body as it passed; ``resp_receive
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -169,7 +170,12 @@ class Journal:
             t_wall=round(time.time(), 6),
         )
         line = _encode(event)
-        _write(self._fd, line + b"\n")
+        try:
+            _write(self._fd, line + b"\n")
+        except OSError:  # a full disk took a part of it, after which no line could be read any more
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+            raise
         self._last = hashlib.sha256(line).hexdigest()
         self._size += len(line) + 1
         self._seq = seq

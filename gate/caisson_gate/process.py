@@ -238,6 +238,16 @@ def _log_sparingly() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
+def _raise_descriptors() -> None:
+    """As many as there can be: a gate without one left can serve no box. Root may go beyond its limit."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        above = max(most, int(Path("/proc/sys/fs/nr_open").read_text()))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (above, above))
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def main() -> None:
     """Entry point of ``python -m caisson_gate.process``."""
     import json
@@ -245,8 +255,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's: the runner closes us when it has finished
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    _raise_descriptors()
     _log_sparingly()
     threading.Thread(target=_end_with_runner, args=(control,), daemon=True).start()
 

@@ -53,7 +53,7 @@ class GateConnection(Transport):
         options: Options,
         contexts: TlsContexts,
     ) -> None:
-        super().__init__(arrival.first, reader, writer, options)
+        super().__init__(arrival.first, reader, writer, options, room.dials)
         self.room = room
         self.arrival = arrival
         self.contexts = contexts
@@ -161,6 +161,7 @@ class GateConnection(Transport):
             if error == Reason.AFTER_DEADLINE.value:
                 exchange.notes.setdefault("reason_code", error)
             exchange.finish(error=error)
+            self.room.open.discard(exchange)
         self.open.clear()
         self.requests.end_websocket()
         if self.tunnel == "opaque":

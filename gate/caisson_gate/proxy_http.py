@@ -13,10 +13,12 @@ from mitmproxy import http
 from caisson_gate.decide import Decision, Reason, Request
 from caisson_gate.events import Wide
 from caisson_gate.exchange import Exchange, body_fields, head_fields
+from caisson_gate.forwarded import forwarded, hyphened
 from caisson_gate.hosted import Overheard, speaks_json
 from caisson_gate.names import canonical_authority
 from caisson_gate.proxy_layers import EXCHANGE, exchange_of
-from caisson_gate.refusal import GATE_FAILED, HEADER, NOT_RECORDED, UPSTREAM_FAILED, Refusal
+from caisson_gate.proxy_room import AT_ONCE
+from caisson_gate.refusal import GATE_BUSY, GATE_FAILED, HEADER, NOT_RECORDED, UPSTREAM_FAILED, Refusal
 from caisson_gate.rewriting import planned, prepare, rewrite, without_body
 
 if TYPE_CHECKING:
@@ -25,14 +27,11 @@ if TYPE_CHECKING:
     from caisson_gate.proxy_connection import GateConnection
 
 CHUNK: Final = 1 << 16
-_OVERRIDES: Final = frozenset(
-    b"forwarded x-forwarded-host x-forwarded-server x-forwarded-uri x-forwarded-path x-forwarded-prefix x-host "
-    b"x-original-host x-original-url x-original-uri x-rewrite-url x-http-method x-http-method-override "
-    b"x-method-override".split()
+_NOT_ANSWERED: Final = frozenset(
+    {b"alt-svc", b"proxy-authenticate", b"proxy-connection", b"sec-websocket-extensions", HEADER.encode()}
 )
-"""By these some upstreams take another host, path or method than the one that was decided on."""
-_NOT_FORWARDED: Final = _OVERRIDES | {b"proxy-connection", b"proxy-authorization", b"alt-used", b"http2-settings"}
-_NOT_ANSWERED: Final = frozenset({b"alt-svc", b"proxy-authenticate", b"proxy-connection", HEADER.encode()})
+MAX_MESSAGE: Final = 16 << 20
+"""Of one websocket message in bytes: it is held in memory until it is whole."""
 _READABLE: Final = frozenset({b"", b"identity", b"gzip", b"x-gzip", b"deflate"})
 
 
@@ -44,6 +43,8 @@ class Requests:
         self.room = gate.room
         self.websocket: Exchange | None = None
         self.frames = [0, 0]
+        self.message = [0, 0]
+        """Bytes since the last whole message, each way."""
 
     # What the box asks
 
@@ -117,10 +118,14 @@ class Requests:
             self.room.denied += 1
             flow.metadata[EXCHANGE] = Refusal.of(decision)
             return
-        exchange = Exchange(self.room, seq, decision, gate.about, gate.open.discard)
+        exchange = Exchange(self.room, seq, decision, gate.about, self._ended)
         gate.open.add(exchange)
+        self.room.open.add(exchange)
         flow.metadata[EXCHANGE] = exchange
         exchange.planned = plan
+        if len(self.room.open) > AT_ONCE:
+            exchange.refuse(503, GATE_BUSY, f"the box has {AT_ONCE} requests under way")
+            return
         exchange.websocket = asked.kind == "ws"
         exchange.key = (asked.scheme, asked.method or b"", asked.query)
         if asked.method == b"POST" and speaks_json(asked.content_type):
@@ -129,6 +134,10 @@ class Requests:
             self._rewrite(flow, exchange, asked)
         else:
             flow.request.stream = False
+
+    def _ended(self, exchange: Exchange) -> None:
+        self.gate.open.discard(exchange)
+        self.room.open.discard(exchange)
 
     def _asked(self, request: http.Request) -> tuple[Request, bytes]:
         """The request as the policy sees it, and its URL as the box wrote it."""
@@ -186,7 +195,7 @@ class Requests:
         request.data.host, request.data.port = decision.host.text, decision.port
         request.data.scheme = asked.scheme.encode()
         request.data.path = asked.path if asked.path == b"*" else decision.path + query
-        fields = [pair for pair in request.headers.fields if pair[0].lower() not in _NOT_FORWARDED]
+        fields = forwarded(request.headers.fields)
         if request.is_http2:
             request.data.authority = authority.encode()
             fields = [pair for pair in fields if pair[0].lower() != b"host"]
@@ -201,7 +210,7 @@ class Requests:
             except KeyError:
                 exchange.refuse(502, GATE_FAILED, f"the gate does not hold env:{decision.inject.env}", verdict="error")
                 return
-            fields = [pair for pair in fields if pair[0].lower() not in (name, b"accept-encoding", b"range")]
+            fields = [pair for pair in fields if hyphened(pair[0]) not in (name, b"accept-encoding", b"range")]
             fields += [(name, value), (b"accept-encoding", b"identity")]
             exchange.notes["injected"] = decision.inject.env
         request.headers = http.Headers(fields)
@@ -289,6 +298,7 @@ class Requests:
         if exchange is None or data is None:
             return
         message = data.messages[-1]
+        self.message[0 if message.from_client else 1] = 0
         if exchange.masking and not message.from_client:
             message.content = self.room.redactor.whole(message.content)
         body = self.room.bodies.put(message.content)
@@ -314,9 +324,12 @@ class Requests:
         exchange = self.websocket
         if exchange is None:
             return True
-        self.frames[0 if from_box else 1] += size
+        way = 0 if from_box else 1
+        self.frames[way] += size
+        self.message[way] += size
         decision = exchange.decision
-        if self.frames[0] <= decision.max_request_bytes and self.frames[1] <= decision.max_response_bytes:
+        fits = self.frames[0] <= decision.max_request_bytes and self.frames[1] <= decision.max_response_bytes
+        if fits and self.message[way] <= MAX_MESSAGE:
             return True
         self.end_websocket(reason_code=Reason.TOO_LARGE.value, verdict="deny")
         return False

@@ -79,7 +79,7 @@ class Entrance(layer.Layer):
     """The bottom of every stack, since mitmproxy's TLS layer looks below itself."""
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        child = layer.NextLayer(self.context, ask_on_start=True)
+        self.child_layer = child = layer.NextLayer(self.context, ask_on_start=True)
         self._handle_event = child.handle_event  # type: ignore[method-assign]
         yield from child.handle_event(event)
 

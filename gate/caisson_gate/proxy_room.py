@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from caisson_gate.answers import CutOff
 from caisson_gate.bodies import BodyStore
@@ -12,9 +12,17 @@ from caisson_gate.decide import Decision, Request, decide
 
 if TYPE_CHECKING:
     from caisson_gate.events import Kind
+    from caisson_gate.exchange import Exchange
     from caisson_gate.replay import Recorded
     from caisson_gate.resolve import Target
     from caisson_gate.served import Served
+
+
+DIALS: Final = 1024
+"""Connections to upstreams of one box at once. A descriptor each, of which the gate has so many for all boxes."""
+
+AT_ONCE: Final = 512
+"""Requests of one box at once: each may hold some megabytes of its body in memory."""
 
 
 class Room:
@@ -33,6 +41,9 @@ class Room:
             same_policy = served.policy.sha256 if self.cutoff is not None else None
             self.recorded = Recorded.open(served.replay, same_policy)
         self.tasks: set[asyncio.Task[None]] = set()
+        self.dials = asyncio.Semaphore(DIALS)
+        self.open: set[Exchange] = set()
+        """Under way, of all connections."""
         self.requests = 0
         self.denied = 0
 

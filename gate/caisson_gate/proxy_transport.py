@@ -18,6 +18,8 @@ from mitmproxy.connection import Connection, ConnectionState, Server
 from mitmproxy.proxy import commands, events, mode_specs
 from mitmproxy.proxy.server import ConnectionIO, LiveConnectionHandler
 
+from caisson_gate.proxy_held import held
+
 if TYPE_CHECKING:
     from mitmproxy.options import Options
 
@@ -33,6 +35,8 @@ WRITTEN: Final = 1 << 17
 """Bytes that may wait in a socket's buffer before the other side is no longer read."""
 BUFFERED: Final = 1 << 20
 """The same for bytes that HTTP/2's flow control holds back."""
+HELD: Final = 1 << 18
+"""The same for bytes of the box that no layer has taken yet."""
 CUT_BYTES: Final = 256 << 10
 """How much of a refused upload is read and thrown away, so that the refusal reaches a client that is still sending."""
 CUT_S: Final = 2.0
@@ -47,8 +51,14 @@ class Transport(LiveConnectionHandler):
     """A connection of a box and the upstream connections it leads to."""
 
     def __init__(
-        self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, options: Options
+        self,
+        first: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        options: Options,
+        dials: asyncio.Semaphore,
     ) -> None:
+        """``dials``: what one box may have open upstream, shared by all its connections."""
         super().__init__(cast(asyncio.StreamReader, Ahead(first, reader)), writer, options, _MODE)
         self.timeout_watchdog.timeout = IDLE_S
         self.http: GateHttpLayer | None = None
@@ -61,6 +71,7 @@ class Transport(LiveConnectionHandler):
         self._out: dict[Connection, list[bytes]] = {}
         self._waiting: set[asyncio.Task[None]] = set()
         self._slots: dict[tuple[str, int], asyncio.Semaphore] = {}
+        self._dials = dials
         self._cutting = False
         self._cut_left = CUT_BYTES
         self._cut_timer: asyncio.TimerHandle | None = None
@@ -181,10 +192,13 @@ class Transport(LiveConnectionHandler):
                 except OSError:
                     if io.handler is not None:
                         io.handler.cancel("the other side is gone")
+        own = self.transports.get(self.client)
+        from_box = own is not None and own.handler is asyncio.current_task()
         if self.http is not None and self.http.multiplexed:
-            own = self.transports.get(self.client)
-            from_box = own is not None and own.handler is asyncio.current_task()
             await self._held_back(towards_box=not from_box)
+        while from_box and held(self.layer) > HELD and self.client in self.transports:
+            self._moved.clear()
+            await self._moved.wait()
 
     async def _held_back(self, *, towards_box: bool) -> None:
         assert self.http is not None
@@ -207,7 +221,11 @@ class Transport(LiveConnectionHandler):
         server = command.connection
         assert isinstance(server, Server) and server.address is not None
         key = (server.address[0], server.address[1])
-        async with self._slots.setdefault(key, asyncio.Semaphore(UPSTREAMS)):
+        if self.client.alpn != b"h2":  # one request after the other: the hosts before are done with
+            for other, io in list(self.transports.items()):
+                if other is not self.client and other is not server and io.handler is not None:
+                    io.handler.cancel("another host is asked")
+        async with self._slots.setdefault(key, asyncio.Semaphore(UPSTREAMS)), self._dials:
             await self._dial(command, server, self.targets.get(key))
 
     async def _dial(self, command: commands.OpenConnection, server: Server, target: Target | None) -> None:

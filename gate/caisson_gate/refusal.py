@@ -12,6 +12,8 @@ NOT_RECORDED = "not_recorded"
 """Reason of a replay that has no answer for the request. Stable, beside those of `Reason`."""
 GATE_FAILED = "gate_failed"
 """Reason when the gate itself broke while it served the request."""
+GATE_BUSY = "gate_busy"
+"""Reason when the box has as many requests under way as it may have."""
 UPSTREAM_FAILED = "upstream_failed"
 """Reason when the upstream could not be reached, or broke off."""
 

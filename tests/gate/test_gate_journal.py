@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,22 @@ def test_long_strings_and_lists_are_cut_and_say_so(tmp_path: Path) -> None:
     made.close()
     (event,) = read(made.path)
     assert event["req"]["headers"][-1] == {"left_out": 7}
+
+
+def test_a_full_disk_leaves_no_torn_line_and_the_journal_goes_on(tmp_path: Path) -> None:
+    made = journal(tmp_path)
+    made.append("http", rule="a")
+    size = made.path.stat().st_size
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, hard))
+    try:
+        with pytest.raises(OSError):
+            made.append("http", rule="lost")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert made.path.stat().st_size == size
+    made.append("http", rule="b")
+    made.close()
+    assert [event["rule"] for event in read(made.path)] == ["a", "b"]
