@@ -213,7 +213,7 @@ class Cgroup:
 
         Held until `thaw`: the witness daemon, which may have frozen the box for its own reason, does not thaw it.
         """
-        _hold(self.path)
+        _hold(self.path, timeout)
         self._write_control("cgroup.freeze", "1")
         if not self._wait(lambda: self.frozen, timeout):
             raise CgroupError(f"cgroup {self.path} did not freeze within {timeout:g} s; a process waits in the kernel")
@@ -318,20 +318,26 @@ _held: dict[Path, int] = {}
 """Freeze files this process holds a lock on, because it wants the cgroup to stand still."""
 
 
-def _hold(path: Path) -> None:
-    """A lock that ends with the process. Where it cannot be had, the freeze itself says what is wrong."""
+def _hold(path: Path, timeout: float) -> None:
+    """A lock that ends with the process. Where the file cannot be opened, the freeze itself says what is wrong."""
     if path in _held:
         return
     try:
         descriptor = os.open(path / "cgroup.freeze", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return
-    for _ in range(5):
+    deadline = time.monotonic() + timeout
+    while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             break
+        except BlockingIOError:  # the daemon is thawing this very moment
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise CgroupError(f"cgroup {path}: its witness has been thawing it for {timeout:g} s") from None
+            time.sleep(0.002)
         except OSError:
-            time.sleep(0.002)  # the daemon is thawing this very moment
+            break
     _held[path] = descriptor
 
 
