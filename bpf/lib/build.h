@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Building one record in the CPU's scratch and sending it to the box's ring. Raw tracepoint programs run with
- * preemption off and the programs here never nest, so a CPU's scratch has one user at a time.
+ * Building one record in the CPU's scratch and sending it to the box's ring. Raw tracepoint programs run with preemption
+ * off (not from Linux 7.x on, see README.md) and the programs here never nest, so a CPU's scratch has one user at a time.
  */
 #pragma once
 

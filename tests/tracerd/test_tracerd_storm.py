@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 from caisson_proto import tracerd_pb2 as pb
 from caisson_proto.record import Kind
+from caisson_tracerd import missed
 from caisson_tracerd.cgroup import Cgroup
-from storm import assert_conserved, build, dropped
+from storm import assert_conserved, build, dropped, require_all_runs
 from tracerd_rig import FEWER, SLOW
 
 if TYPE_CHECKING:
@@ -94,7 +96,9 @@ def test_every_call_of_a_storm_from_all_cores_is_counted_and_the_neighbour_loses
         time.sleep(0.05)
     assert noisy.stdout is not None
     assert noisy.stdout.read() == b"%d\n" % (calls * workers)
-    lost, kept = client.seal("noisy"), client.seal("quiet")
+    answers = sealed(client, "noisy"), sealed(client, "quiet")
+    require_all_runs(mark for answer in answers for mark in answer.marks)
+    lost, kept = map(by_kind, answers)
     assert_conserved(lost, client.journal("noisy"))
     assert_conserved(kept, client.journal("quiet"))
     opened = [record.given or record.given_exit for record in client.records("quiet") if record.kind == Kind.OPEN]
@@ -106,6 +110,14 @@ def test_every_call_of_a_storm_from_all_cores_is_counted_and_the_neighbour_loses
     assert lost["open"].seen == calls * workers + libraries + workers
     assert lost["fork"].seen == workers
     assert lost["exit"].seen == workers + 1
+
+
+def test_what_the_kernel_leaves_out_can_be_asked_of_every_program(daemon: Daemon) -> None:
+    manifest = json.loads((daemon.run_dir / "manifest.json").read_text())
+    points = [name for name in manifest["hooks"] if "__" not in name]
+    links = [Path(manifest["pins"]) / f"link_{name}" for name in points]
+    assert all(missed.of_link(link) >= 0 for link in links)
+    assert missed.total(Path(manifest["pins"])) == sum(missed.of_link(link) for link in links)
 
 
 @pytest.mark.parametrize(("mode", "calls", "kind"), [("o", 40_000, "open"), ("l", 2_500, "open"), ("f", 1_000, "fork")])
@@ -122,6 +134,7 @@ def test_a_lossless_box_drops_nothing_however_small_its_ring(
             wait_until_frozen(Cgroup.open(Path(box.cgroup_path)))
     assert process.communicate(timeout=60 * SLOW)[0] == b"%d\n" % (calls * 2 * CORES)
     answer = sealed(client, "box")
+    require_all_runs(answer.marks)
     counts = by_kind(answer)
     assert_conserved(counts, client.journal("box"))
     assert dropped(counts) == 0

@@ -268,6 +268,16 @@ def test_kernel_that_counted_more_than_came_is_a_gap() -> None:
     assert coverage.reason == "1 events were dropped"
 
 
+def test_what_the_daemon_says_went_wrong_is_a_gap_unless_nothing_was_lost_by_it() -> None:
+    from caisson_runner.witness.coverage import Counts
+
+    journal, counts = Journal(bytearray().extend), {"open": Counts()}
+    left_out = "The kernel left out 3 runs of the programs on this machine (preempted in one); events may be missing."
+    waited = "The journal could not be written for some time: No space left on device."
+    assert journal.gaps(counts, 0, [left_out, waited]) == [left_out]
+    assert journal.gaps({"open": Counts(2, dropped_ring=2)}, 0, [waited]) == [waited]
+
+
 def test_api_number_is_the_loaders() -> None:
     from caisson_tracerd import loader
 

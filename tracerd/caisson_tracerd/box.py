@@ -68,6 +68,8 @@ class Note:
     """Of a sealed lossless box, see `lossless.as_note`."""
     looks: bool = False
     """Looks (stat, access, readlink, …) are recorded too."""
+    missed: int = 0
+    """Runs of the programs that the kernel had left out before the box was."""
 
     @property
     def flags(self) -> int:

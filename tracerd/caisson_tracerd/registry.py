@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from caisson_tracerd import process
+from caisson_tracerd import missed, process
 from caisson_tracerd.attach import Target
 from caisson_tracerd.box import BOX_BYTES, Box, Note, remove_folder
 from caisson_tracerd.bpfsys import Map
@@ -172,7 +172,7 @@ class Registry:
                             os.chown(cgroup.path / name, uid, -1)
                 note = Note(
                     box_id, uid, self._boot_id, str(cgroup.path), cgroup.id, size, slot.number, slot.ring.consumed,
-                    lossless=lossless, owner=owner, looks=looks,
+                    lossless=lossless, owner=owner, looks=looks, missed=missed.total(self._layout.pins),
                 )  # fmt: skip
                 box = Box.create(note, self._layout.boxes_dir / str(uid) / box_id, self._map, slot)
             except BaseException:
@@ -224,7 +224,7 @@ class Registry:
                 cgroup = Cgroup.open(target.path)
                 note = Note(
                     box_id, uid, self._boot_id, str(cgroup.path), cgroup.id, size, slot.number, slot.ring.consumed,
-                    level=target.level, owner=owner,
+                    level=target.level, owner=owner, missed=missed.total(self._layout.pins),
                 )  # fmt: skip
                 box = Box.create(note, self._layout.boxes_dir / str(uid) / box_id, self._map, slot)
             except BaseException:
@@ -284,6 +284,9 @@ class Registry:
             return box
 
     def _close(self, box: Box) -> None:
+        count = missed.total(self._layout.pins) - box.note.missed
+        if count > 0:
+            box.mark(missed.sentence(count))
         box.seal()
         self._release_ring(box)
         self._levels.set({other.note.level for other in self._attached()})

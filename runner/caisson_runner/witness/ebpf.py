@@ -14,7 +14,7 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -231,7 +231,7 @@ class EbpfWatch:
             one.kind: Counts(one.seen, one.delivered, one.dropped_ring, one.dropped_map, one.unreadable, one.partial)
             for one in sealed.counts
         }
-        gaps = journal.gaps(counts, sealed.journal_bytes)
+        gaps = journal.gaps(counts, sealed.journal_bytes, sealed.marks)
         if not self._admitted and not self.attached:
             gaps.append("No process was admitted.")
         info = self._witness.info
@@ -280,9 +280,9 @@ class Journal:
             at += int.from_bytes(canonical[at : at + 4], "little")
         self._write(canonical)
 
-    def gaps(self, counts: dict[str, Counts], total: int) -> list[str]:
-        """Where what came does not agree with what the kernel counted."""
-        said = []
+    def gaps(self, counts: dict[str, Counts], total: int, marks: Iterable[str] = ()) -> list[str]:
+        """Where what came does not agree with what the kernel counted, and what the daemon says went wrong."""
+        said = [mark for mark in marks if not _harmless(mark, counts)]
         if self.offset != total or self._carry:
             said.append(f"The journal has {total} bytes, {self.offset - len(self._carry)} could be read.")
         for number, found in sorted(self.kinds.items()):
