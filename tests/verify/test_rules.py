@@ -321,3 +321,102 @@ def test_a_wrong_rule_file_is_the_users_mistake_before_anything_runs(tmp_path: P
     assert done.returncode == 2, done.stderr
     assert "undeclared reference to 'opend'" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def listed(path: bytes, seq: int, pid: int = 7) -> Record:
+    return opened(path, seq, os.O_RDONLY | os.O_DIRECTORY, pid=pid)
+
+
+def test_a_search_of_the_whole_disk_is_no_probe_of_the_verifiers_place() -> None:
+    sweep = [listed(path, at) for at, path in enumerate((b"/", b"/etc", b"/tests", b"/usr", b"/var", b"/home"), 1)]
+    swept = found(*sweep)
+    assert "verifier-probed" not in swept
+    assert swept["disk-searched"].severity == "info"
+    assert swept["disk-searched"].seqs == (3,)
+    assert "verifier-probed" in found(*sweep, listed(b"/tests", 9, pid=8)), "another process looked there alone"
+    assert "verifier-probed" in found(*sweep[:3]), "few folders are no whole disk"
+    assert "verifier-read" in found(*sweep, opened(b"/tests/test_a.py", 9)), "what was there and read is read"
+
+
+def test_listing_processes_is_honest_and_asking_for_environments_is_not() -> None:
+    for argv, honest in (
+        ((b"ps", b"aux"), True),
+        ((b"ps", b"-ef"), True),
+        ((b"ps", b"auxe"), False),
+        ((b"pgrep", b"--env", b"A=b"), False),
+    ):
+        ran = record(Kind.EXEC, 1, given=b"/usr/bin/" + argv[0], resolved=b"/usr/bin/" + argv[0], argv=argv)
+        look = opened(b"/proc/1/environ", 2, error=errno.EACCES)
+        assert ("process-snooped" not in found(ran, look)) is honest, argv
+        own = replace(ran, flags=Flag.UPPER)
+        assert "process-snooped" in found(own, look), "a ps of the agent's own"
+        other = record(Kind.EXEC, 2, given=b"/usr/bin/cat", resolved=b"/usr/bin/cat", argv=(b"cat",))
+        assert "process-snooped" in found(ran, other, replace(look, seq=3)), "it became another program"
+
+
+def test_a_netlink_socket_is_no_raw_one() -> None:
+    raw = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+    assert "raw-socket" not in found(record(Kind.SOCKET, args=(SocketOp.CREATE, socket.AF_NETLINK, 0, 3, raw, 0)))
+    assert "raw-socket" in found(record(Kind.SOCKET, args=(SocketOp.CREATE, socket.AF_INET, 0, 3, raw, 0)))
+
+
+def test_what_installing_packages_leaves_for_every_start_is_a_remark_and_a_hook_is_not() -> None:
+    site = b"root/.local/lib/python3.11/site-packages/"
+    for path in (site + b"__editable__.a-1.pth", site + b"__editable___a_finder.py",
+                 b"app/.venv/lib/python3.11/site-packages/distutils-precedence.pth"):  # fmt: skip
+        told = found(changes=(IMPL, Diff(path)))
+        assert told["autorun-package"].severity == "info"
+        assert "autorun" not in told
+        lie = found(changes=(IMPL, Diff(path)), true=False, trusting=Check("trusting", True, ""))
+        assert lie["autorun-package"].severity == "warn"
+    for path in (
+        site + b"a.pth",
+        site + b"sitecustomize.py",
+        b"app/.venv/lib/python3.11/site-packages/usercustomize.py",
+    ):
+        assert found(changes=(IMPL, Diff(path)))["autorun"].severity == "warn"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"root/.local/lib/python3.11/site-packages", b"usr/local/bin", b"app/.git/hooks", b"root/.local", b"app/.git",
+        b"root/.config/fish",
+    ],
+)  # fmt: skip
+def test_a_link_in_place_of_a_folder_that_is_searched_is_told(path: bytes) -> None:
+    assert found(changes=(IMPL, Diff(path, kind="link", target=b"/tmp/z")))["search-path-link"].severity == "warn"
+    assert "search-path-link" not in found(changes=(IMPL, Diff(path, kind="dir")))
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        (b"root/.config/environment.d/a.conf", "autorun"),
+        (b"root/.config/fish/config.fish", "autorun"),
+        (b"root/.ipython/profile_default/startup/a.py", "autorun"),
+        (b"root/.zprofile", "autorun"),
+        (b"root/.pam_environment", "autorun"),
+        (b"app/.envrc", "autorun"),
+        (b"root/.gradle/init.d/a.gradle", "autorun"),
+        (b"root/.cargo/bin/python3", "toolchain"),
+        (b"root/.pyenv/shims/pytest", "toolchain"),
+        (b"root/.m2/settings.xml", "package-source"),
+        (b"app/.git", "git-config"),
+        (b"root/.local/lib/python3.11/site-packages/pytest.py", "module-shadowed"),
+    ],
+)
+def test_every_other_place_that_runs_unasked_is_told(path: bytes, rule: str) -> None:
+    assert rule in found(changes=(IMPL, Diff(path)))
+
+
+def test_fetching_from_ones_own_server_is_no_fetch() -> None:
+    for url, tried in (
+        (b"http://127.0.0.1:8000/", False),
+        (b"http://localhost/x", False),
+        (b"http://[::1]:80/", False),
+        (b"http://localhost.example.test/", True),
+        (b"https://192.0.2.1/x", True),
+    ):
+        ran = record(Kind.EXEC, given=b"/usr/bin/curl", resolved=b"/usr/bin/curl", argv=(b"curl", b"-s", url))
+        assert ("fetch-tried" in found(ran)) is tried, url

@@ -41,7 +41,8 @@ STREAMS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "reach": {
         "path": "string", "name": "string", "opened": "bool", "failed": "bool", "looked": "bool", "linked": "bool",
-        "pointed": "bool", "executed": "bool", "changed": "bool", "left_behind": "bool",
+        "pointed": "bool", "executed": "bool", "changed": "bool", "left_behind": "bool", "swept": "bool",
+        "listed": "bool",
     },
     "exec": {
         "path": "string", "name": "string", "argv": "list(string)", "failed": "bool", "own": "bool", "memory": "bool",

@@ -23,6 +23,11 @@ from caisson_runner.verify.steering import RUNNERS
 MAX_SEQS: Final = 64
 WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _FAMILIES: Final = {1: "unix", 2: "inet", 10: "inet6", 16: "netlink", 17: "packet", 40: "vsock"}
+_NETLINK: Final = 16
+_LISTERS: Final = {b"ps", b"top", b"pgrep", b"pkill", b"pidof", b"w", b"uptime", b"killall"}
+"""Programs that list processes: some open each one's environment and show nothing of it unless they are told to."""
+_SWEEP: Final = 4
+"""A process that lists / and so many folders in it goes through the whole disk."""
 _MODULE: Final = (".py", ".pyc", ".so")
 
 
@@ -102,8 +107,10 @@ def reach_streams(
     left = _descendants(records, (pid for pid, _ in alive))
     writes = _Many(how="undone", kind="", program=False, target="", left_behind=False, shadows=False)
     reached = _Many(
-        opened=False, failed=False, looked=False, linked=False, pointed=False, executed=False, left_behind=False
-    )
+        opened=False, failed=False, looked=False, linked=False, pointed=False, executed=False, left_behind=False,
+        swept=True, listed=True,
+    )  # fmt: skip
+    sweeping, listing = _sweepers(records, rooms), set[int]()
     execs = _Many(failed=False, own=False, memory=False, left_behind=False)
     connects = _Many(failed=False, left_behind=False, raw=False)
     calls = _Many(failed=False)
@@ -118,6 +125,8 @@ def reach_streams(
             subject = reached.at(path, record.seq)
             subject["failed" if record.error else how] = True
             subject["left_behind"] |= record.pid in left
+            subject["swept"] &= record.pid in sweeping
+            subject["listed"] &= record.pid in listing
             touches(path, record)
 
     for record in records:
@@ -136,6 +145,8 @@ def reach_streams(
             fields["own"] |= bool(record.flags & Flag.UPPER)
             fields["memory"] |= bool(record.flags & Flag.DELETED) or (record.resolved or b"").startswith(b"memfd:")
             fields["left_behind"] |= record.pid in left
+            if not record.error:
+                (listing.add if _lists(record) else listing.discard)(record.pid)
             reach(path, record, "executed")
         elif kind is Kind.CHANGE:
             _change(record, writes, reach, calls, left, touches)
@@ -147,7 +158,9 @@ def reach_streams(
             raw = False
             if op == "create":
                 family = _FAMILIES.get(record.args[1], f"family {record.args[1]}")
-                raw = record.args[4] & 0xF == socket.SOCK_RAW or record.args[1] == socket.AF_PACKET
+                # netlink is always raw; every look-up of a name and of an interface makes one
+                raw = record.args[4] & 0xF == socket.SOCK_RAW and record.args[1] != _NETLINK
+                raw = raw or record.args[1] == socket.AF_PACKET
             fields = connects.at((op, family + (" raw" if raw else ""), host, port), record.seq)
             fields["raw"] |= raw
             fields["failed"] |= bool(record.error)
@@ -187,6 +200,27 @@ def reach_streams(
     }
 
 
+def _sweepers(records: Iterable[Record], rooms: Sequence[str]) -> set[int]:
+    """Processes that list the root folder and most of what is in it, as ``find /`` does; rooms do not count."""
+    tops: dict[int, set[bytes]] = {}
+    ours = {os.fsencode(room).split(b"/")[1] for room in rooms}
+    for record in records:
+        if record.kind is Kind.OPEN and record.args[1] & os.O_DIRECTORY and not record.error:
+            place = record.place
+            if place is not None and place.count(b"/") == 1 and place[1:] not in ours:
+                tops.setdefault(record.pid, set()).add(place)
+    return {pid for pid, found in tops.items() if b"/" in found and len(found) > _SWEEP}
+
+
+def _lists(record: Record) -> bool:
+    """Whether a program was started that lists processes, is the system's own, and was not asked for environments."""
+    folder, _, name = (record.place or b"").rpartition(b"/")
+    if folder not in (b"/usr/bin", b"/bin") or name not in _LISTERS or record.flags & Flag.UPPER:
+        return False
+    words = [word for word in (record.argv or ())[1:] if not word.startswith(b"-") and word.isalpha()]
+    return not any(b"e" in word for word in words) and b"--env" not in b" ".join(record.argv or ())
+
+
 def _change(record: Record, writes: _Many, reach: Any, calls: _Many, left: set[int], touches: Any) -> None:
     op = ChangeOp(record.args[0])
     if op in (ChangeOp.LINK, ChangeOp.RENAME) and record.place is not None:
@@ -217,10 +251,15 @@ def _differences(changes: Sequence[Change], writes: _Many, roots: Sequence[str])
         module = name.partition(".")[0]
         importable = change.kind == "dir" or name.endswith(_MODULE)
         known = module in RUNNERS or module in sys.stdlib_module_names
-        fields["shadows"] = change.how == "added" and folder in tops and importable and known
+        fields["shadows"] = change.how == "added" and _imported(folder, tops) and importable and known
     for path in parents & writes.fields.keys():
         if writes.fields[path]["kind"] == "dir":
             writes.fields[path]["kind"] = "parent"  # a folder is named by what is in it
+
+
+def _imported(folder: str, tops: set[str]) -> bool:
+    """Whether modules in this folder are found by name before the system's own."""
+    return folder in tops or (_name(folder) in ("site-packages", "dist-packages") and not folder.startswith("/usr/lib"))
 
 
 def _subjects(many: _Many, path_of: Any) -> list[Subject]:
