@@ -10,19 +10,22 @@ import asyncio
 import hashlib
 import socket
 import struct
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from caisson_gate.decide import Reason
+from caisson_gate.share import SLICE_S
 from caisson_gate.tally import Tally
 
 if TYPE_CHECKING:
     from caisson_gate.served import Served
 
 _KEYS: Final = 4096
-_BATCH: Final = 256
+REST_S: Final = 0.5
+"""At the end, for what is still to be read; what is beyond it counts as dropped."""
 _SHOWN: Final = 96
 """Bytes of a payload in an event."""
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
@@ -116,8 +119,9 @@ class Recorder:
         self._answered = self._untold = 0
         asyncio.get_running_loop().add_reader(sock.fileno(), self._readable)
 
-    def _readable(self, batch: int = _BATCH) -> None:
-        for _ in range(batch):
+    def _readable(self, most_s: float = SLICE_S) -> None:
+        until = time.monotonic() + most_s
+        while time.monotonic() < until:
             try:
                 data, address = self._socket.recvfrom(4096)
             except (BlockingIOError, InterruptedError):
@@ -155,7 +159,7 @@ class Recorder:
     def close(self) -> dict[str, Any]:
         """Read what is left and stop; how much there was, for the box's last event. The socket stays the caller's."""
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
-        self._readable(1 << 14)
+        self._readable(REST_S)
         try:
             seen, dropped = struct.unpack("II", self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
         except OSError:

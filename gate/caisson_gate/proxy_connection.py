@@ -53,7 +53,7 @@ class GateConnection(Transport):
         options: Options,
         contexts: TlsContexts,
     ) -> None:
-        super().__init__(arrival.first, reader, writer, options, room.dials)
+        super().__init__(arrival.first, reader, writer, options, room.dials, room.share)
         self.room = room
         self.arrival = arrival
         self.contexts = contexts

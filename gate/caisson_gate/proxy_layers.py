@@ -9,8 +9,11 @@ mitmproxy 11.0 and 12.x have in common; the differences are named where they are
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import h2.errors  # type: ignore[import-untyped]
+import h2.events  # type: ignore[import-untyped]
 from mitmproxy import flow as mflow
 from mitmproxy import http
 from mitmproxy.net.http import status_codes
@@ -39,6 +42,7 @@ from mitmproxy.proxy.layers.http._http1 import Http1Server
 from mitmproxy.proxy.layers.http._http2 import Http2Connection, Http2Server
 
 from caisson_gate.heads import MalformedHead, UnwantedProtocol, end_of_head, read_head
+from caisson_gate.proxy_transport import H2_PIECE
 from caisson_gate.refusal import UPSTREAM_FAILED, Refusal
 
 if TYPE_CHECKING:
@@ -51,6 +55,9 @@ EXCHANGE: Final = "caisson"
 """Key of the exchange in a flow's metadata."""
 MAX_REWRITE: Final = 64 << 20
 """Of an answer that the gate has to read whole, in bytes."""
+
+MAX_RESETS: Final = 100
+"""Streams that a box may take back in one piece: as many as it may have open."""
 
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -131,6 +138,21 @@ class GateHttp2Server(Http2Server):
     def __init__(self, context: Context, gate: GateConnection) -> None:
         super().__init__(context)
         self.gate = gate
+        self.resets = 0
+        """In one piece of what came."""
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, events.DataReceived):
+            self.resets = 0
+        yield from super()._handle_event(event)
+
+    def handle_h2_event(self, event: h2.events.Event) -> Generator[commands.Command, Any, bool]:
+        if isinstance(event, h2.events.StreamReset):
+            self.resets += 1
+            if self.resets > MAX_RESETS:
+                yield from self.protocol_error("streams are begun to be reset", h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+                return True
+        return (yield from super().handle_h2_event(event))
 
     def protocol_error(self, message: str, error_code: int = 1) -> layer.CommandGenerator[None]:
         self.gate.requests.broken_protocol(message)
@@ -144,6 +166,8 @@ class GateHttpLayer(HttpLayer):
         super().__init__(context, mode)
         self.gate = gate
         gate.http = self
+        if context.client.alpn == b"h2":
+            gate.from_box.most = H2_PIECE
         kind = GateHttp2Server if context.client.alpn == b"h2" else GateHttp1Server
         self.connections[context.client] = kind(self.context.fork(), gate)
 

@@ -9,6 +9,7 @@ from caisson_gate.answers import CutOff
 from caisson_gate.bodies import BodyStore
 from caisson_gate.credentials import Credentials
 from caisson_gate.decide import Decision, Request, decide
+from caisson_gate.share import Share
 
 if TYPE_CHECKING:
     from caisson_gate.events import Kind
@@ -42,6 +43,7 @@ class Room:
             self.recorded = Recorded.open(served.replay, same_policy)
         self.tasks: set[asyncio.Task[None]] = set()
         self.dials = asyncio.Semaphore(DIALS)
+        self.share = Share()
         self.open: set[Exchange] = set()
         """Under way, of all connections."""
         self.requests = 0

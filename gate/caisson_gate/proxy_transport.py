@@ -19,6 +19,7 @@ from mitmproxy.proxy import commands, events, mode_specs
 from mitmproxy.proxy.server import ConnectionIO, LiveConnectionHandler
 
 from caisson_gate.proxy_held import held
+from caisson_gate.share import Share
 
 if TYPE_CHECKING:
     from mitmproxy.options import Options
@@ -30,7 +31,11 @@ DIAL_S: Final = 15.0
 IDLE_S: Final = 600
 """Without a byte in either direction. A model may think for minutes before its first; the deadline ends the rest."""
 CHUNK: Final = 1 << 18
-"""Most that is read at once."""
+"""Most that is read at once of an upstream."""
+PIECE: Final = 1 << 14
+"""The same of a box, which may choose what costs most: chunks of one byte."""
+H2_PIECE: Final = 1 << 12
+"""The same of HTTP/2, where thirteen bytes are a request."""
 WRITTEN: Final = 1 << 17
 """Bytes that may wait in a socket's buffer before the other side is no longer read."""
 BUFFERED: Final = 1 << 20
@@ -57,9 +62,12 @@ class Transport(LiveConnectionHandler):
         writer: asyncio.StreamWriter,
         options: Options,
         dials: asyncio.Semaphore,
+        share: Share,
     ) -> None:
-        """``dials``: what one box may have open upstream, shared by all its connections."""
-        super().__init__(cast(asyncio.StreamReader, Ahead(first, reader)), writer, options, _MODE)
+        """``dials``: what one box may have open upstream, shared by all its connections; so is its time, ``share``."""
+        self.from_box = Ahead(first, reader, share, PIECE)
+        super().__init__(cast(asyncio.StreamReader, self.from_box), writer, options, _MODE)
+        self._share = share
         self.timeout_watchdog.timeout = IDLE_S
         self.http: GateHttpLayer | None = None
         self.hooks: dict[str, Callable[..., Awaitable[None] | None]] = {}
@@ -103,6 +111,7 @@ class Transport(LiveConnectionHandler):
         if self._busy:  # from within a turn: its loop will come to it
             return
         self._busy = True
+        since = time.monotonic()
         try:
             while self._queue:
                 self._turn(self._queue.popleft())
@@ -111,6 +120,7 @@ class Transport(LiveConnectionHandler):
             self._broken(problem)
         finally:
             self._busy = False
+            self._share.charge(since)
         self.flush()
         self._moved.set()
 
@@ -246,7 +256,7 @@ class Transport(LiveConnectionHandler):
         server.state = ConnectionState.OPEN
         server.peername = writer.get_extra_info("peername")
         server.sockname = writer.get_extra_info("sockname")
-        ahead = cast(asyncio.StreamReader, Ahead(b"", reader))
+        ahead = cast(asyncio.StreamReader, Ahead(b"", reader, self._share, CHUNK))
         self.transports[server] = ConnectionIO(handler=asyncio.current_task(), reader=ahead, writer=writer)
         await self.server_event(events.OpenConnectionCompleted(command, None))
         await self.handle_connection(server)
@@ -280,16 +290,20 @@ class Transport(LiveConnectionHandler):
 
 
 class Ahead:
-    """A reader that first gives what was read already, and then as much as there is."""
+    """A reader that first gives what was read already, then what there is, when it is the box's turn."""
 
-    __slots__ = ("_first", "_reader")
+    __slots__ = ("_first", "_reader", "_share", "most")
 
-    def __init__(self, first: bytes, reader: asyncio.StreamReader) -> None:
-        self._first, self._reader = first, reader
+    def __init__(self, first: bytes, reader: asyncio.StreamReader, share: Share, most: int) -> None:
+        self._first, self._reader, self._share = first, reader, share
+        self.most = most
+        """Bytes at once."""
 
     async def read(self, _size: int) -> bytes:
         """The next bytes; none at the end."""
         if self._first:
             first, self._first = self._first, b""
             return first
-        return await self._reader.read(CHUNK)
+        data = await self._reader.read(self.most)
+        await self._share.turn()
+        return data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +12,7 @@ from caisson_gate import dns
 from caisson_gate.arrival import plain_address
 from caisson_gate.decide import Reason, Request, decide
 from caisson_gate.pool import PoolFull
+from caisson_gate.share import SLICE_S
 from caisson_gate.tally import Tally
 
 if TYPE_CHECKING:
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
 
 _KEYS: Final = 4096
 """Different questions that get an event of their own."""
-_BATCH: Final = 64
-"""Datagrams answered before other work has its turn."""
 _STREAM_S: Final = 10.0
 """A stream that asks nothing for so long is closed."""
 _IP_PKTINFO, _IPV6_PKTINFO = 8, 50
@@ -109,7 +109,8 @@ class Datagrams:
         asyncio.get_running_loop().add_reader(sock.fileno(), self._readable)
 
     def _readable(self) -> None:
-        for _ in range(_BATCH):
+        until = time.monotonic() + SLICE_S
+        while time.monotonic() < until:
             try:
                 packet, ancillary, _, peer = self._socket.recvmsg(dns.MAX_QUERY + 1, _ROOM)
             except (BlockingIOError, InterruptedError):

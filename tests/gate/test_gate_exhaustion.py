@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 import zlib
 from pathlib import Path
 
 import pytest
 from caisson_gate.resolve import Judge, Target
+from caisson_gate.share import SLICE_S, Share
 from h2_rig import H2Client
 from http_rig import LIMIT_S, World, answer_of, box, forget_peak, hello, peak
 
@@ -244,3 +246,42 @@ async def test_a_websocket_message_without_an_end_is_cut_off(
         assert (done["verdict"], done["reason_code"]) == ("deny", "too_large")
         assert done["resp_len"] < 4 << 20
         writer.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/a/../..%2f"], ids=["allowed", "refused"])
+async def test_a_flood_of_streams_that_are_taken_back_ends_its_connection(
+    world: World, tmp_path: Path, path: str
+) -> None:
+    async with world.upstream("a.test", hello) as upstream, box(world, A, tmp_path / "gate") as here:
+        client = await H2Client.open(here, "a.test")
+        pseudo = [(":method", "GET"), (":scheme", "https"), (":path", path), (":authority", "a.test")]
+        block = client.conn.encoder.encode(pseudo)
+        block_again = client.conn.encoder.encode(pseudo)
+        data = b""
+        for number in range(1, 2001, 2):
+            stream, head = struct.pack("!I", number), block if number == 1 else block_again
+            data += struct.pack("!I", len(head))[1:] + b"\x01\x05" + stream + head
+            data += struct.pack("!I", 4)[1:] + b"\x03\x00" + stream + struct.pack("!I", 8)
+        client.writer.write(data)
+        await here.event("http", detail="streams are begun to be reset")
+        assert len(here.events("http")) <= 102
+        assert upstream.connections <= 8
+        client.writer.transport.abort()
+
+
+async def test_a_box_that_had_its_time_waits_and_another_goes_on() -> None:
+    """Whatever one box's connections have to do, the other's comes next."""
+    busy, other = Share(), Share()
+    order: list[str] = []
+
+    async def work(share: Share, name: str, pieces: int) -> None:
+        for _ in range(pieces):
+            await asyncio.sleep(0)  # what came is there
+            await share.turn()
+            order.append(name)
+            share.charge(time.monotonic() - SLICE_S)
+
+    await asyncio.gather(*(work(busy, "busy", 5) for _ in range(20)), work(other, "other", 5))
+    assert order.count("busy") == 100 and order.count("other") == 5
+    last = len(order) - order[::-1].index("other")
+    assert last <= 20  # of 105: one of the busy box's for each round
