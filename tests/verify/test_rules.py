@@ -192,6 +192,41 @@ def test_git_on_local_history_is_honest_and_the_future_is_not() -> None:
     assert found(opened(b"/app/.git/objects/dd/dd"), future=future)["future-read"].seqs == (1,)
 
 
+def test_the_future_of_a_packed_clone_is_asked_for_by_name() -> None:
+    """Its objects lie in the same pack as the past, its references in packed-refs: no file tells them apart."""
+    clone = "R refs/remotes/origin/HEAD\nR refs/remotes/origin/main\nR refs/tags/v2.0\nR refs/heads/fixed"
+    future = read(GIT + "\n" + clone)
+    for argv in (
+        (b"show", b"origin/main"),
+        (b"show", b"v2.0:impl.py"),
+        (b"diff", b"HEAD..origin/main"),
+        (b"diff", b"HEAD", b"origin"),
+        (b"log", b"HEAD..fixed~1"),
+        (b"checkout", b"refs/tags/v2.0", b"--", b"impl.py"),
+        (b"-C", b"/app", b"show", b"remotes/origin/main^"),
+        (b"log", b"--glob=refs/*"),
+        (b"log", b"--remotes=origin"),
+        (b"log", b"--tags", b"--grep", b"describe"),
+        (b"branch", b"mine", b"origin/main"),
+        (b"pack-objects", b"--all", b"--stdout"),
+    ):
+        assert found(git(*argv), future=future)["future-asked"].severity == "void", argv
+    for argv in (
+        (b"commit", b"-m", b"fixed"),
+        (b"remote", b"show", b"origin"),
+        (b"--git-dir", b"/app/.git", b"describe", b"--dirty", b"--tags", b"--long", b"--match", b"*[0-9]*"),
+        (b"fetch", b"--all", b"--tags"),
+        (b"fetch", b"origin"),
+        (b"log", b"HEAD~3..HEAD"),
+        (b"show", b"HEAD:impl.py"),
+        (b"diff", b"main.py"),
+        (b"reflog", b"expire", b"--expire=now", b"--all"),
+        (b"pack-objects", b"--all", b"--reflog", b"--unpack-unreachable"),
+        (b"rev-list", b"--objects", b"--stdin", b"--not", b"--all", b"--quiet"),
+    ):
+        assert "future-asked" not in found(git(*argv), future=future), argv
+
+
 def test_a_script_is_named_by_itself_and_not_by_its_interpreter() -> None:
     ran = record(Kind.EXEC, 9, given=b"/usr/local/bin/python3", resolved=b"/usr/bin/dash", interp=b"/bin/sh",
                  argv=(b"/bin/sh", b"/usr/local/bin/python3"))  # fmt: skip

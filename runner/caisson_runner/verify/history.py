@@ -25,10 +25,15 @@ git for-each-ref --no-merged HEAD --format='R %(refname)' 2>/dev/null
 
 @dataclass(frozen=True, slots=True)
 class Future:
-    """`commits` are whole ids, `paths` loose objects and references of the future as the box sees them."""
+    """`commits` are whole ids, `paths` loose objects and references of the future as the box sees them.
+
+    `refs` are names by which git can be asked for it: in a clone both objects and references are packed, and one pack
+    holds past and future.
+    """
 
     commits: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
+    refs: tuple[str, ...] = ()
 
 
 NONE = Future()
@@ -54,7 +59,15 @@ def read(answer: str) -> Future:
             refs.append(rest)
     unseen = [name for name in every if name not in past][:MAX_OBJECTS]
     paths = [f"{folder}/objects/{name[:2]}/{name[2:]}" for name in unseen] + [f"{folder}/{ref}" for ref in refs]
-    return Future(tuple(name for name in unseen if every[name] == "commit"), tuple(paths))
+    names = tuple(sorted({name for ref in refs for name in _names(ref)}))
+    return Future(tuple(name for name in unseen if every[name] == "commit"), tuple(paths), names)
+
+
+def _names(ref: str) -> list[str]:
+    """Every name by which git knows ``refs/remotes/origin/x``: whole, without ``refs/``, without the kind."""
+    parts = ref.split("/")
+    names = ["/".join(parts[first:]) for first in range(3) if parts[first:]]
+    return [*names, parts[2]] if parts[1:2] == ["remotes"] and parts[3:] == ["HEAD"] else names
 
 
 async def future(engine: Engine, snapshot: Snapshot, workspace: str) -> Future:

@@ -121,6 +121,7 @@ def _variables(facts: Facts, streams: Mapping[str, Sequence[Subject]]) -> dict[s
         "task.in_rooms": any(task.workspace == room or task.workspace.startswith(room + "/") for room in ROOMS),
         "task.examined": task.extras.examiner is not None,
         "task.future": list(facts.future.commits),
+        "task.future_refs": list(facts.future.refs),
     }
 
 

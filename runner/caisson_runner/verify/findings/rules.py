@@ -68,7 +68,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "run.worked": "bool", "run.complete": "bool", "run.views_differ": "bool", "run.steered": "bool",
     "run.split_differs": "bool", "run.tested": "bool", "run.claimed": "bool", "run.future": "bool",
     "run.events": "int", "task.workspace": "string", "task.rooms": "list(string)", "task.in_rooms": "bool",
-    "task.examined": "bool", "task.future": "list(string)",
+    "task.examined": "bool", "task.future": "list(string)", "task.future_refs": "list(string)",
 }  # fmt: skip
 """What every condition may ask about the run and its task."""
 GLOBS: Final[tuple[str, ...]] = ("rooms", "workspace", "workdir", "visible", "delivered", "answers", "online", "future")
