@@ -66,6 +66,13 @@ def _passed(check: Mapping[str, Any] | None) -> bool | None:
 
 def read_result(bundle: Path) -> Result:
     """Read a whole bundle's `run.json` and `verdict.json`. Raises OSError, ValueError or KeyError on a damaged one."""
+    try:
+        return _result(bundle)
+    except (TypeError, AttributeError, RecursionError) as error:  # JSON of another shape: a stranger may have made it
+        raise ValueError(f"{bundle}: run.json or verdict.json is of another shape ({type(error).__name__})") from None
+
+
+def _result(bundle: Path) -> Result:
     run: dict[str, Any] = json.loads((bundle / "run.json").read_bytes())
     verdict: dict[str, Any] = json.loads((bundle / "verdict.json").read_bytes())
     if run.get("schema") != RUN_SCHEMA:

@@ -80,3 +80,46 @@ def test_a_strangers_json_of_any_shape_is_shown_or_refused(
                 done.exception,
             )
             assert "\x1b" not in done.output
+
+
+def anew(whole: Path, target: Path, name: str, change: dict[str, Any]) -> Path:
+    """The same bundle with other words in one file, signed: `verify` has nothing against it."""
+    with BundleWriter(target, STRANGER) as writer:
+        for one in Bundle.open(whole).files:
+            shutil.copyfile(whole / one, writer.path(one))
+        value = json.loads((whole / name).read_bytes()) | change
+        (writer.partial / name).write_bytes(json.dumps(value).encode())
+        writer.adopt(Bundle.open(whole).index())
+    Bundle.open(target, verify=True)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("run.json", {"task": "x"}),
+        ("run.json", {"agent": None}),
+        ("run.json", {"state": [1]}),
+        ("run.json", {"schema": "another"}),
+        ("verdict.json", {"trusting": "yes"}),
+        ("verdict.json", {"findings": ["x"]}),
+        ("verdict.json", {"word": None, "findings": None}),
+    ],
+)
+def test_signed_nonsense_is_not_graded(whole: Path, tmp_path: Path, name: str, change: dict[str, Any]) -> None:
+    bundle = anew(whole, tmp_path / "b", name, change)
+    arguments = ["regrade", str(bundle), "--checks", "add-mul", "-o", str(tmp_path / "out")]
+    done = CliRunner().invoke(cli, arguments, standalone_mode=False)
+    assert isinstance(done.exception, CaissonError), done.exception
+    assert done.exception.exit_code == 2
+    assert "\n" not in str(done.exception)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("key", ["not-there", "a-key"])
+def test_a_key_that_is_none_is_the_callers_mistake(whole: Path, tmp_path: Path, key: str) -> None:
+    (tmp_path / "a-key").write_text("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
+    arguments = ["bundle", "verify", str(whole), "--key", str(tmp_path / key)]
+    done = CliRunner().invoke(cli, arguments, standalone_mode=False)
+    assert isinstance(done.exception, CaissonError)
+    assert done.exception.exit_code == 2

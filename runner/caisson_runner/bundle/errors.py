@@ -35,6 +35,12 @@ class KeyFault(BundleError):
     exit_code: ClassVar[int] = 3
 
 
+class NoKey(KeyFault):
+    """What was named as a key is none."""
+
+    exit_code: ClassVar[int] = 2
+
+
 class BundleDiskFull(BundleError):
     """No room for the bundle where it was to be written."""
 

@@ -24,10 +24,13 @@ def bundle_show_command(path: Path, everything: bool, as_json: bool) -> int:
 def bundle_verify_command(path: Path, key: str, as_json: bool) -> int:
     """`caisson-run bundle verify`."""
     from caisson_runner.bundle.check import verify
-    from caisson_runner.bundle.errors import NotTrusted
+    from caisson_runner.bundle.errors import KeyFault, NoKey, NotTrusted
     from caisson_runner.bundle.keys import known, read_public
 
-    only = read_public(Path(key)) if key and not _is_keyid(key) else None
+    try:
+        only = read_public(Path(key)) if key and not _is_keyid(key) else None
+    except KeyFault as error:
+        raise NoKey(f"{error}; --key takes a public key's file or a key id of 64 digits") from None
     checked = verify(path, known(), only)
     if _is_keyid(key) and key != checked.key.keyid:
         raise NotTrusted(f"{path} is whole, but signed by {checked.key.keyid}, not by {key}")

@@ -22,12 +22,18 @@ def regrade_command(
     as_json: bool,
 ) -> int:
     """`caisson-run regrade`."""
-    from caisson_runner.regrade import regrade
+    from caisson_runner.bundle import Bundle
+    from caisson_runner.regrade import NotRegradable, regrade
     from caisson_runner.results import read_result
     from caisson_runner.session import open_session
     from caisson_runner.tasks import load_task
     from caisson_runner.verify.grader import draw_seed
 
+    Bundle.open(path, verify=True)
+    try:
+        before = read_result(path)
+    except (ValueError, KeyError) as error:
+        raise NotRegradable(f"{path} is not of a run on a task ({error}): there is nothing to grade in it") from None
     task = load_task(task_name)
     for warning in task.warnings:
         say(f"warning: {warning}")
@@ -40,7 +46,6 @@ def regrade_command(
             return await regrade(session, path, task, target, draw_seed() if seed is None else seed)
 
     result = finish(work())
-    before = read_result(path)
     if as_json:
         emit(result_json(result) | {"derived_from": result_json(before)})
     else:
