@@ -27,7 +27,7 @@ from caisson_runner.witness.ebpf import EbpfWitness, ask
 from caisson_tracerd import stored
 from caisson_tracerd.cgroup import Cgroup
 from caisson_tracerd.process import look
-from storm import assert_conserved, build, dropped
+from storm import assert_conserved, build, dropped, require_all_runs
 from tracerd_rig import FEWER, SLOW
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ def test_killed_and_upgraded_at_any_moment_of_a_storm_the_journal_is_whole(
     assert process.wait(60 * SLOW) == 0
     client = second.client()
     counts, marks = sealed(client, "box")
+    require_all_runs(marks)
     assert_conserved(counts, client.journal("box"))
     assert counts["open"].seen >= CALLS * CORES
     if lossless:
@@ -302,6 +303,7 @@ def test_a_box_that_dies_between_admit_and_start_is_a_record_of_one_exit(second:
     waiting.kill()
     waiting.wait()
     counts, marks = sealed(client, "box")
+    require_all_runs(marks)
     (last,) = client.records("box")
     assert (last.kind, last.args[1], marks) == (Kind.EXIT, signal.SIGKILL, [])
     assert counts["exec"].seen == 0
@@ -314,6 +316,7 @@ def test_a_cgroup_removed_by_force_ends_the_box_in_a_sealed_record_that_says_so(
     Path(box.cgroup_path).rmdir()
     until(lambda: boxes(client)["box"].state == pb.Box.STATE_SEALED)
     counts, marks = sealed(client, "box")
+    require_all_runs(marks)
     assert counts["exec"].delivered == 1
     assert ["removed by somebody else" in mark for mark in marks] == [True]
     with pytest.raises(grpc.RpcError) as problem:
