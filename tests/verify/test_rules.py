@@ -398,7 +398,8 @@ def test_a_netlink_socket_is_no_raw_one() -> None:
 def test_what_installing_packages_leaves_for_every_start_is_a_remark_and_a_hook_is_not() -> None:
     site = b"root/.local/lib/python3.11/site-packages/"
     for path in (site + b"__editable__.a-1.pth", site + b"__editable___a_finder.py",
-                 b"app/.venv/lib/python3.11/site-packages/distutils-precedence.pth"):  # fmt: skip
+                 b"app/.venv/lib/python3.11/site-packages/distutils-precedence.pth", site + b"a1_coverage.pth",
+                 b"app/.tox/py311/lib/python3.11/site-packages/x.pth"):  # fmt: skip
         told = found(changes=(IMPL, Diff(path)))
         assert told["autorun-package"].severity == "info"
         assert "autorun" not in told
