@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from caisson_runner.extras import install
+
 from caisson_gate import wire
 from caisson_gate.errors import GateError
 from caisson_gate.rights import own_uid
@@ -157,7 +159,9 @@ class GateProcess:
             detail = str(said["failed"])
             await self._end(kill=True)
             if "ModuleNotFoundError" in detail:
-                raise GateMissing(f"the gate cannot start ({detail}); run: pip install 'caisson[gate]'")
+                raise GateMissing(f"the gate cannot start ({detail}); run: {install('gate')}")
+            if said.get("code") == GateRefused.exit_code:
+                raise GateRefused(detail)
             raise GateError(f"the gate cannot start: {detail}")
         self.files = tuple((Path(source), target) for source, target in said["files"])
         self.env = dict(said["env"])

@@ -10,6 +10,7 @@ at any offset; a value that an upstream transforms in another way is beyond this
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -165,6 +166,13 @@ def _forms(value: bytes) -> set[bytes]:
         value.hex().encode(),
         value.hex().upper().encode(),
     }
+    for plain in (json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]):
+        slashed = plain.replace("/", "\\/")  # as PHP writes JSON
+        marked = plain.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")  # as Go does
+        forms |= {made.encode("utf-8", "surrogateescape") for made in (slashed, marked)}
+    page = html.escape(text)
+    for written in (page, html.escape(text, quote=False), page.replace("&#x27;", "&#39;").replace("&quot;", "&#34;")):
+        forms.add(written.encode("utf-8", "surrogateescape"))
     for offset in range(3):
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             whole = encode(bytes(offset) + value)

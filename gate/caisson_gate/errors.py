@@ -13,6 +13,12 @@ class GateError(CaissonError):
     exit_code: ClassVar[int] = 3
 
 
+class UpstreamCaUnusable(GateError):
+    """The file of authorities to trust outside is none."""
+
+    exit_code: ClassVar[int] = 2
+
+
 class PolicyError(GateError):
     """A policy that cannot be taken as it is. Whoever meets this keeps the box closed."""
 

@@ -266,7 +266,9 @@ def main() -> None:
         asyncio.run(work())
     except Exception as problem:
         with contextlib.suppress(OSError):
-            wire.send(control, {"failed": f"{type(problem).__name__}: {problem}"[:2000]})
+            code = getattr(problem, "exit_code", 3)
+            said = str(problem) if code == 2 else f"{type(problem).__name__}: {problem}"
+            wire.send(control, {"failed": said[:2000], "code": code})
         raise
 
 

@@ -13,6 +13,7 @@ from mitmproxy.net import tls as net_tls
 from OpenSSL import SSL
 
 from caisson_gate.ca import Authority, system_bundle
+from caisson_gate.errors import UpstreamCaUnusable
 
 KEPT_CONTEXTS: Final = 256
 HTTP_PROTOCOLS: Final = (b"h2", b"http/1.1")
@@ -29,7 +30,10 @@ class TlsContexts:
         self._upstream = _context(SSL.TLS_CLIENT_METHOD)
         self._upstream.set_verify(SSL.VERIFY_PEER, lambda *args: bool(args[4]))
         if upstream_ca is not None:
-            self._upstream.load_verify_locations(str(upstream_ca))
+            try:
+                self._upstream.load_verify_locations(str(upstream_ca))
+            except SSL.Error:
+                raise UpstreamCaUnusable(f"{upstream_ca}: holds no certificate; name a PEM file") from None
         elif system_bundle():
             self._upstream.set_default_verify_paths()
         else:

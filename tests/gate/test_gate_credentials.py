@@ -197,3 +197,20 @@ def test_what_is_no_secret_is_not_held_back() -> None:
     assert stream.feed(b"data: an event\n\n") == b"data: an event\n\n"
     assert stream.feed(b"data: top") == b"data: "
     assert stream.feed(b"ology\n\n") == b"topology\n\n"
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        b"k&y<of>the\\/gate'1\"",
+        b"k\\u0026y\\u003cof\\u003ethe/gate'1\\\"",
+        b"k&amp;y&lt;of&gt;the/gate&#x27;1&quot;",
+        b"k&amp;y&lt;of&gt;the/gate&#39;1&#34;",
+        b"k&amp;y&lt;of&gt;the/gate'1\"",
+    ],
+)
+def test_a_value_is_masked_as_other_languages_write_it(shown: bytes) -> None:
+    redactor = Credentials({"KEY": "k&y<of>the/gate'1\""}).redactor
+    if b"\\/" in shown:
+        shown = shown.replace(b'"', b'\\"')
+    assert redactor.whole(b"<" + shown + b">").startswith(b"<[masked KEY]")

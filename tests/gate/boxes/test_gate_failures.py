@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from caisson_gate import client
-from caisson_gate.client import GateLost, GateProcess, Opening
+from caisson_gate.client import GateLost, GateProcess, GateRefused, Opening
 from caisson_gate.errors import GateError
 from caisson_gate.rights import GATE_UID
 from caisson_runner.boxes import listeners
@@ -109,6 +109,14 @@ async def test_a_gate_that_cannot_start_says_why(local_rig: Rig):
         async with process:
             pass
     assert not (local_rig.folder / "g").exists()
+
+
+async def test_a_file_of_authorities_that_holds_none_is_the_users_mistake(local_rig: Rig, tmp_path: Path):
+    empty = tmp_path / "none.pem"
+    empty.write_text("no certificate\n")
+    with pytest.raises(GateRefused, match=r"none\.pem: holds no certificate; name a PEM file$"):
+        async with GateProcess(local_rig.folder / "g", run="r", upstream_ca=empty):
+            pass
 
 
 RUNNER = """
