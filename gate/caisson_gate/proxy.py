@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from caisson_runner.extras import install
+
 from caisson_gate.credentials import Credentials, credential_names
 from caisson_gate.errors import GateError
 from caisson_gate.proxy_room import Room
@@ -69,7 +71,7 @@ class Proxy:
             from caisson_gate.proxy_options import make_options
             from caisson_gate.proxy_tls import TlsContexts
         except ImportError as missing:
-            raise GateError(f"the gate needs {missing.name}: pip install 'caisson[gate]'") from missing
+            raise GateError(f"the gate needs {missing.name}: {install('gate')}") from missing
         self._options = make_options()
         gc.freeze()  # what is loaded now stays: no need to look through it again and again
         gc.set_threshold(*COLLECT)

@@ -21,6 +21,7 @@ from caisson_runner.boxes.holder.tree import remove
 from caisson_runner.boxes.local import LocalEngine
 from caisson_runner.boxes.store import SnapshotSpec, Store, home
 from caisson_runner.errors import CaissonError
+from caisson_runner.extras import install
 
 if TYPE_CHECKING:
     from caisson_gate.client import Checked, GateBox, GateProcess
@@ -264,7 +265,7 @@ def probe() -> tuple[bool, str]:
     from importlib.util import find_spec
 
     if missing := [name for name in ("mitmproxy", "dnslib") if find_spec(name) is None]:
-        return False, f"{' and '.join(missing)} not installed; run: pip install 'caisson[gate]'"
+        return False, f"{' and '.join(missing)} not installed; run: {install('gate')}"
 
     async def attempt() -> None:
         with tempfile.TemporaryDirectory() as place:

@@ -32,6 +32,7 @@ def read_outcomes(folder: Path, wanted: Callable[[Result], bool] = lambda _: Tru
     checks: dict[str, str] = {}
     regrades: list[tuple[str, str, Result]] = []
     infra = shared = others = 0
+    unwanted: set[str] = set()
     for bundle in _bundles(folder):
         result, run = _read(bundle)
         digest = str(run["task"].get("digest") or "")
@@ -39,7 +40,7 @@ def read_outcomes(folder: Path, wanted: Callable[[Result], bool] = lambda _: Tru
         if isinstance(derived, dict):
             regrades.append((str(derived.get("manifest_sha256")), digest, result))
         elif not wanted(result):
-            continue
+            unwanted |= set() if result.shared else {result.behaviour}
         elif result.shared:
             shared += 1
         elif result.word == "infra":
@@ -47,6 +48,8 @@ def read_outcomes(folder: Path, wanted: Callable[[Result], bool] = lambda _: Tru
         else:
             key = hashlib.sha256((bundle / "manifest.json").read_bytes()).hexdigest()
             attempts[key], checks[key] = _outcome(result, digest), digest
+    if not attempts and not infra and unwanted:
+        raise NoResults(f"{folder}: no run in it is of that agent; there are {', '.join(sorted(unwanted))}")
     if not attempts and not infra:
         raise NoResults(f"{folder}: no runs of a suite are in it; name a suite's folder, as after `suite … -o FOLDER`")
     for key, digest, result in regrades:

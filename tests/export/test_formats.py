@@ -239,7 +239,7 @@ def test_parquet_is_written_in_groups(bundle: Bundle, monkeypatch: pytest.Monkey
 
 def test_parquet_without_pyarrow_says_what_to_install(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ExportError, match=r"pip install 'caisson\[parquet\]'"):
+    with pytest.raises(ExportError, match=r"-m pip install 'pyarrow>=17'"):
         exported(bundle, "parquet")
 
 

@@ -151,6 +151,7 @@ def test_nothing_to_count_is_the_callers_mistake(tmp_path: Path) -> None:
     ):
         failed = call(*arguments).exception
         assert isinstance(failed, NoResults) and failed.exit_code == 2, arguments
+    assert "no run in it is of that agent" in str(call(tmp_path / "x", "--agent", "?b").exception)
     (tmp_path / "x" / "runs" / "one" / "verdict.json").write_text("{}")
     with pytest.raises(NoResults, match="cannot be read"):
         read_outcomes(tmp_path / "x")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from caisson_runner.boxes import docker_image
 from caisson_runner.boxes.errors import BoxStartFailed, DockerUnavailable, ToolMissing
 from caisson_runner.boxes.store import Snapshot, Store
+from caisson_runner.extras import install
 
 if TYPE_CHECKING:
     import docker
@@ -43,7 +44,7 @@ class Docker:
         try:
             import docker
         except ImportError:
-            raise ToolMissing("the docker SDK is not installed; run: pip install 'caisson[docker]'") from None
+            raise ToolMissing(f"the docker SDK is not installed; run: {install('docker')}") from None
         self.host = host or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
         environment = {**os.environ, "DOCKER_HOST": self.host}
         try:

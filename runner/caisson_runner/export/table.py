@@ -20,6 +20,7 @@ from caisson_runner.export.errors import ExportError
 from caisson_runner.export.jsonl import op_name
 from caisson_runner.export.scene import Scene
 from caisson_runner.export.text import Address, errno_name, flag_names, stamp
+from caisson_runner.extras import install
 
 _TEXTS: Final = ("given", "given_exit", "resolved", "cwd", "interp", "new", "new_exit", "new_cwd", "name")
 NUMBERS: Final = (
@@ -97,9 +98,7 @@ def write_parquet(scene: Scene, records: Iterable[Record], out: BinaryIO) -> Non
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise ExportError(
-            "Parquet needs pyarrow, which is not installed here: pip install 'caisson[parquet]'"
-        ) from None
+        raise ExportError(f"Parquet needs pyarrow, which is not installed here: {install('parquet')}") from None
     kinds = [(name, pyarrow.uint64() if name in NUMBERS else pyarrow.string()) for name in COLUMNS]
     about = {"caisson.run": scene.name, "caisson.task": scene.task, "caisson.agent": scene.agent}
     schema = pyarrow.schema(kinds, metadata=about)

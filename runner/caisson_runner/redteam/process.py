@@ -29,6 +29,7 @@ from caisson_runner.boxes.errors import BoxError
 from caisson_runner.boxes.holder import calls
 from caisson_runner.boxes.store import Snapshot, SnapshotSpec, Store
 from caisson_runner.errors import CaissonError
+from caisson_runner.extras import install
 from caisson_runner.interrupt import run_interruptible
 from caisson_runner.redteam import world
 from caisson_runner.redteam.canaries import Canaries, Held
@@ -220,7 +221,7 @@ async def _run(orders: Orders, canaries: Canaries, facts: dict[str, Any], outsid
 
 async def _open_gate(rig: Rig, stack: contextlib.AsyncExitStack, places: Path, trusted: Path | None) -> None:
     if trusted is None:
-        rig.no_gate = "the gate is not installed here: pip install 'caisson[gate]'"
+        rig.no_gate = f"the gate is not installed here: {install('gate')}"
         return
     (places / "gate").mkdir()
     rig.gate = await stack.enter_async_context(open_gate(places / "gate", trusted))
