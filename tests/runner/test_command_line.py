@@ -138,6 +138,13 @@ def test_any_command_is_an_agent_and_finds_its_instruction(home: Path) -> None:
 
 
 @boxes
+def test_a_command_that_cannot_start_is_told(home: Path) -> None:
+    done = caisson(home, "run", "-p", "add-mul", "--witness", "none", "-o", "out", "--", "no-such-command")
+    assert done.returncode == 1
+    assert "agent         exited with 127: no-such-command: No such file or directory\n" in done.stdout
+
+
+@boxes
 def test_a_bundle_that_was_changed_is_named(home: Path) -> None:
     assert caisson(home, "run", "-p", "add-mul", "-a", "nop", "--witness", "none", "-o", "out").returncode == 1
     verdict = home / "out" / "verdict.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,5 +64,20 @@ def run_command(
         print(f"trusting      {word(result.trusting)}")
         print(f"ground truth  {word(result.ground_truth)}")
         print(f"held-out      {word(result.held_out)} (seed {result.seed})")
+        if told := _ended(result.bundle):
+            print(f"agent         {told}")
         print(f"evidence      {result.bundle}  ({program()} bundle show {result.bundle})")
     return WORD_CODES[result.word]
+
+
+def _ended(bundle: Path) -> str:
+    """How the agent's command ended, where it did not end well: a mistyped command is no wrong answer."""
+    try:
+        end = json.loads((bundle / "run.json").read_bytes()).get("agent_end") or {}
+    except OSError:
+        return ""
+    outcome, code, detail = end.get("outcome"), end.get("exit_code"), str(end.get("detail") or "")
+    if outcome == "exited" and not code and not detail:
+        return ""
+    words = f"exited with {code}" if outcome == "exited" else str(outcome)
+    return printable(f"{words}: {detail}" if detail else words)
