@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -25,6 +26,7 @@ from caisson_tracerd.registry import Registry
 TIMEOUT_S: Final = 60.0
 _RING_BYTES: Final = 1 << 18
 _CHILD_EXIT: Final = 7
+_FOLDER: Final = "selftest-"
 
 # Prints nothing it does not know for sure; runs with no imports between the gate and the exec, and with few before.
 _CHILD: Final = """
@@ -63,9 +65,14 @@ class KnownChild:
 
 
 @contextlib.asynccontextmanager
-async def known_child() -> AsyncIterator[KnownChild]:
-    """Started ahead: it becomes ready while programs are loaded and the daemon's modules are read."""
-    with tempfile.TemporaryDirectory(prefix="caisson-selftest-") as folder:
+async def known_child(run_dir: Path) -> AsyncIterator[KnownChild]:
+    """Started ahead: it becomes ready while programs are loaded and the daemon's modules are read.
+
+    Its folder lies in the daemon's own, where a start also takes away what a killed one left.
+    """
+    for left in run_dir.glob(f"{_FOLDER}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_FOLDER, dir=run_dir) as folder:
         target = Path(folder, "target")
         target.write_text("x")
         Path(folder, "link").symlink_to(target)

@@ -92,7 +92,7 @@ async def _serve(options: Options) -> None:
     answering = loop.run_in_executor(None, import_module, "caisson_tracerd.listen")
     try:
         async with contextlib.AsyncExitStack() as stack:
-            async with selftest.known_child() as child:
+            async with selftest.known_child(layout.run_dir.resolve()) as child:
                 manifest = _adopt_or_load(layout)
                 try:
                     registry = Registry(layout, options.ring_bytes)
