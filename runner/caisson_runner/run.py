@@ -21,6 +21,7 @@ from caisson_proto.record import Kind, Record
 
 from caisson_runner.boxes.engine import Bind, Box, Capture, Command, Finished, Outcome, Process
 from caisson_runner.boxes.errors import BoxError, StateTooLarge
+from caisson_runner.boxes.local import uncancelled
 from caisson_runner.boxes.store import Snapshot
 from caisson_runner.bundle import BundleWriter, escape
 from caisson_runner.bundle.canonical import dump_line
@@ -157,6 +158,7 @@ async def _work(
         await drawing
     finally:
         drawing.cancel()
+        await uncancelled(asyncio.wait([drawing]))  # its box is gone then too
     made.trusting, made.grades = await grader.judge(watched, made.finished, made.capture)
 
 

@@ -144,6 +144,19 @@ def test_a_word_that_was_changed_is_named_with_what_it_was(copy: Path) -> None:
     assert f'bytes {at} to {at + 3} were "fail" and are now "pass"' in str(found)
 
 
+def test_showing_a_changed_bundle_says_so_and_fails(copy: Path) -> None:
+    from caisson_runner.cli import cli
+    from click.testing import CliRunner
+
+    assert CliRunner().invoke(cli, ["bundle", "show", str(copy)]).exit_code == 0
+    text = (copy / "verdict.json").read_bytes()
+    (copy / "verdict.json").write_bytes(text.replace(b"fail", b"pass", 1))
+    shown = CliRunner().invoke(cli, ["bundle", "show", str(copy)])
+    assert shown.exit_code == 2
+    assert "NOT AS IT WAS SIGNED: verdict.json was changed" in shown.output
+    assert json.loads(CliRunner().invoke(cli, ["bundle", "show", "--json", str(copy)]).stdout)["damaged"]
+
+
 def test_word_changed_in_the_signed_statement_is_named(copy: Path) -> None:
     path = copy / STATEMENT
     text = bytearray(path.read_bytes())

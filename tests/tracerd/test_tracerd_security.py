@@ -87,17 +87,24 @@ def witnessed(guarded: Daemon) -> Iterator[Client]:
     client = guarded.client()
     client.create("witnessed")
     process = client.start("witnessed", ["/bin/sh", "-c", "while :; do /bin/true; done"])
-    yield client
-    assert process.poll() is None
-    answer = client.seal("witnessed")
-    process.kill()
-    process.wait()
-    assert_conserved(answer, client.journal("witnessed"))
-    assert dropped(answer) == 0
-    assert answer["exec"].delivered > 1
-    for box in client.stub.ListBoxes(pb.ListBoxesRequest()).boxes:
-        client.drop(box.id)
-    client.channel.close()
+    try:
+        yield client
+        assert process.poll() is None
+        deadline = time.monotonic() + 60
+        while sum(one.kind == Kind.EXEC for one in client.records("witnessed")) < 2:  # it has begun by now
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        answer = client.seal("witnessed")
+        process.kill()
+        process.wait()
+        assert_conserved(answer, client.journal("witnessed"))
+        assert dropped(answer) == 0
+    finally:
+        process.kill()
+        process.wait()
+        for box in client.stub.ListBoxes(pb.ListBoxesRequest()).boxes:
+            client.drop(box.id)
+        client.channel.close()
 
 
 @pytest.fixture

@@ -400,7 +400,7 @@ async def test_a_trojan_interpreter_is_taken_back_and_both_views_are_shown(tmp_p
     assert ran.words == (True, False, None, "fail")
     assert ran.grades.views is not None
     assert [view.passed for view in ran.grades.views] == [False, True]
-    assert {"views-differ", "outside-workspace"} <= {finding.rule for finding in ran.verdict.findings}
+    assert {"views-differ", "program-added"} <= {finding.rule for finding in ran.verdict.findings}
 
 
 async def test_a_dockerfile_is_built_on_its_mapped_base(tmp_path: Path) -> None:

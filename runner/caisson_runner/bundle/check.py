@@ -46,6 +46,25 @@ def verify(root: Path, known: Iterable[tuple[str, PublicKey]] = (), only: Public
     Raises `BundleDamaged` with the first file, and where it can be told its first byte, that is not as it was signed;
     `NotTrusted` when ``only`` is given and another key signed; `BundleError` when there is no bundle.
     """
+    bundle, payload, key, manifest = _as_signed(root)
+    _agrees(bundle, payload, manifest)
+    if only is not None and only != key:
+        raise NotTrusted(f"{root} is whole, but signed by {key.keyid}, not by {only.keyid}")
+    signer = next((where for where, one in known if one == key), "")
+    return Checked(len(bundle.files), key, signer, payload)
+
+
+def trouble(root: Path) -> str:
+    """What is not as it was signed, or nothing. Every file is read; what files say is not compared: see `verify`."""
+    try:
+        _as_signed(root)
+    except BundleDamaged as problem:
+        return str(problem)
+    return ""
+
+
+def _as_signed(root: Path) -> tuple[Bundle, dict[str, Any], PublicKey, bytes]:
+    """The bundle, its statement's payload, who signed that, and the manifest; each file is what was signed."""
     if not (root / STATEMENT).exists() and (root / MANIFEST).exists():
         Bundle.open(root)  # says so when it is of an older form, which had no statement
     envelope = _read(root, STATEMENT)
@@ -57,11 +76,7 @@ def verify(root: Path, known: Iterable[tuple[str, PublicKey]] = (), only: Public
         raise _changed(MANIFEST, first_difference(io.BytesIO(manifest), own), len(manifest), own)
     bundle = Bundle.open(root)
     _files(bundle)
-    _agrees(bundle, payload, manifest)
-    if only is not None and only != key:
-        raise NotTrusted(f"{root} is whole, but signed by {key.keyid}, not by {only.keyid}")
-    signer = next((where for where, one in known if one == key), "")
-    return Checked(len(bundle.files), key, signer, payload)
+    return bundle, payload, key, manifest
 
 
 def _read(root: Path, name: str) -> bytes:

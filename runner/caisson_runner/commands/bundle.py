@@ -12,13 +12,18 @@ from caisson_runner.report.text import printable
 def bundle_show_command(path: Path, everything: bool, as_json: bool) -> int:
     """`caisson-run bundle show`."""
     from caisson_runner.bundle import Bundle, render, summary_json
+    from caisson_runner.bundle.check import trouble
+    from caisson_runner.bundle.errors import BundleDamaged
 
     bundle = Bundle.open(path)
+    problem = trouble(path)
+    if problem:
+        print(f"caisson-run: NOT AS IT WAS SIGNED: {printable(problem)}; what follows is no evidence", file=sys.stderr)
     if as_json:
-        emit(summary_json(bundle, everything))
+        emit(summary_json(bundle, everything) | {"damaged": problem or None})
     else:
         render(bundle, everything)
-    return 0
+    return BundleDamaged.exit_code if problem else 0
 
 
 def bundle_verify_command(path: Path, key: str, as_json: bool) -> int:
