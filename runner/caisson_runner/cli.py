@@ -682,7 +682,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):  # a locale that has no … shows it as an escape
             stream.reconfigure(errors="backslashreplace")
     try:
-        cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+        try:
+            cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+        finally:
+            sys.stdout.flush()  # here, where a reader that has left can still be told from a fault
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
@@ -696,6 +699,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to be written goes nowhere
         sys.stderr.close()
         sys.exit(141)
     except OSError as error:  # a full or read-only disk, a name too long: the host's answer, not a bug to trace
