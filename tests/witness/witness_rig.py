@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -55,11 +56,12 @@ async def launch(
     inode = os.fstat(gate_r).st_ino
 
     def place() -> None:
-        high_ready, high_gate = os.dup2(ready_w, 63), os.dup2(gate_r, 62)
+        # Above 3 and 4 and whatever else is open: the two may have any number, each other's target too.
+        high_ready, high_gate = (fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (ready_w, gate_r))
         os.dup2(high_ready, 3, inheritable=True)
         os.dup2(high_gate, 4, inheritable=True)
-        os.close(63)
-        os.close(62)
+        os.close(high_ready)
+        os.close(high_gate)
 
     process = await asyncio.create_subprocess_exec(
         *wrap, *box, "/bin/sh", "-c", GATE, "sh", *argv, env=ENV, cwd=cwd, preexec_fn=place, close_fds=False,
