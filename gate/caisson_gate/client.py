@@ -188,13 +188,7 @@ class GateProcess:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _readable(self) -> None:
-        while True:
-            try:
-                received = wire.receive(self._control)
-            except BlockingIOError:
-                return
-            except OSError:
-                received = None
+        for received in wire.waiting(self._control):
             if received is None:
                 asyncio.get_running_loop().remove_reader(self._control.fileno())
                 self._forget()

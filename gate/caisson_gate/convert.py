@@ -279,12 +279,6 @@ def from_gh_aw(data: bytes, source: str) -> Converted:
     return Converted(policy, tuple(dict.fromkeys(bundles)), tuple(warnings))
 
 
-def _denial(
-    name: str, hosts: Iterable[HostPattern], addresses: Iterable[Network], ports: frozenset[int] | None = None
-) -> Rule:
-    return Rule(name, tuple(hosts), tuple(addresses), ports=ports, methods=None, phases=("agent",))
-
-
 def _is_address(text: str) -> bool:
     try:
         ip_network(text)

@@ -131,10 +131,6 @@ class Credentials:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
-    def box_env(self) -> dict[str, str]:
-        """What the box gets in place of the values."""
-        return {name: placeholder(name) for name in self._values}
-
     def header(self, inject: Inject) -> tuple[bytes, bytes]:
         """The header that carries the credential. KeyError when it is not among these."""
         return inject.header.encode(), inject.prefix.encode() + self._values[inject.env]

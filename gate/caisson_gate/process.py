@@ -61,6 +61,7 @@ class Gate:
         self._resolver = Resolver(pins)
         self._upstream_ca = Path(options["upstream_ca"]) if options.get("upstream_ca") else None
         self._run = str(options["run"])
+        self._policies: dict[tuple[bytes, str], Policy] = {}
         self._boxes: dict[str, Served] = {}
         self._listeners: dict[str, Listeners] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,13 +97,7 @@ class Gate:
         return {"files": files, "env": dict(trust.env)}
 
     def _readable(self) -> None:
-        while True:
-            try:
-                received = wire.receive(self._control)
-            except BlockingIOError:
-                return
-            except OSError:
-                received = None
+        for received in wire.waiting(self._control):
             if received is None:
                 asyncio.get_running_loop().remove_reader(self._control.fileno())
                 self._gone.set()
@@ -132,11 +127,13 @@ class Gate:
                 os.close(descriptor)
         self._say({"id": request["id"], **answer})
 
-    @staticmethod
-    def _policy(request: wire.Message, descriptors: list[int]) -> Policy:
-        """The policy of a request: its text is in the first descriptor."""
+    def _policy(self, request: wire.Message, descriptors: list[int]) -> Policy:
+        """The policy of a request: its text is in the first descriptor. Read once: bundles ask the host's clients."""
         with open(descriptors.pop(0), "rb") as file:
-            return parse(file.read(), request["source"], bundle)
+            key = file.read(), request["source"]
+        if key not in self._policies:
+            self._policies[key] = parse(*key, bundle)
+        return self._policies[key]
 
     @staticmethod
     async def _ping(_: wire.Message, __: list[int]) -> dict[str, Any]:

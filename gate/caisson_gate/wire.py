@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import json
 import socket
+from collections.abc import Iterator
 from typing import Any, Final
 
 Message = dict[str, Any]
@@ -35,3 +36,17 @@ def receive(sock: socket.socket) -> tuple[Message, list[int]] | None:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(payload[: len(payload) - len(payload) % _SIZE])
     return (json.loads(data), list(descriptors)) if data else None
+
+
+def waiting(sock: socket.socket) -> Iterator[tuple[Message, list[int]] | None]:
+    """Every packet that a non-blocking socket has; None, and no more, when the other side is gone."""
+    while True:
+        try:
+            received = receive(sock)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = None
+        yield received
+        if received is None:
+            return

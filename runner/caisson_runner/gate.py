@@ -162,8 +162,10 @@ class Gates:
         if options.policy is not None:
             from caisson_gate.load import load, read
 
-            load(options.policy)  # here, so that a mistake is told before anything is made
-            return read(options.policy), str(options.policy)
+            wanted = read(options.policy), str(options.policy)
+            if wanted not in self._plans:
+                load(options.policy)  # here, so that a mistake is told before anything is made
+            return wanted
         if options.replay is not None:
             kept = _recorded(options.replay)
             assert kept is not None

@@ -189,13 +189,7 @@ def _described(
     old = run.get("task")
     return dict(run) | {
         "id": run_id,
-        "task": {
-            "id": task.id,
-            "name": task.name,
-            "digest": task.digest(),
-            "workspace": task.workspace,
-            "visible_tests": list(task.extras.visible_tests),
-        },
+        "task": task.to_json(),
         "snapshot": {"id": snapshot.id, "workdir": snapshot.workdir},
         "seed": seed,
         "derived_from": {

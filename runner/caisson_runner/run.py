@@ -385,13 +385,7 @@ def _write(
     run = {
         "schema": RUN_SCHEMA,
         "id": run_id,
-        "task": {
-            "id": task.id,
-            "name": task.name,
-            "digest": task.digest(),
-            "workspace": task.workspace,
-            "visible_tests": list(task.extras.visible_tests),
-        },
+        "task": task.to_json(),
         "agent": {"name": name, "kind": agent.kind, "behaviour_kind": kind, "argv": list(agent.argv)},
         "engine": session.engine.name,
         "network": _network(session, made.way),

@@ -15,20 +15,18 @@ case.memfd = { strace = "missed", why = { strace = "…" } }    # where one case
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
+from caisson_runner import registers
 from caisson_runner.compare.errors import RoutesInvalid
 
 WORDS: Final = frozenset({"seen", "partly", "missed", "inapplicable"})
 WITNESSES: Final = ("ebpf", "strace", "polling")
 CHANCE: Final = "chance"
 """Said of polling: seen, partly or missed, as the moment has it."""
-REGISTER: Final = "routes.toml"
 _KEYS: Final = frozenset({"group", "cases", "allow", "quick", "control", "case", "why", "late", *WITNESSES})
 
 
@@ -65,48 +63,31 @@ class Route:
 
 def load_routes(folder: Path) -> list[Route]:
     """Every case of every registered route, in the register's order. RoutesInvalid names what is wrong."""
-    register = folder / REGISTER
-    try:
-        with register.open("rb") as file:
-            table = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as problem:
-        raise RoutesInvalid(f"{register}: {problem}") from None
+    register = folder / registers.REGISTER
+    table = registers.read_register(register, RoutesInvalid)
     routes = [route for id, entry in table.items() for route in _cases(folder, id, entry)]
-    unregistered = {path.stem for path in folder.glob("*.py")} - table.keys()
-    if unregistered:
-        raise RoutesInvalid(f"{register}: {min(unregistered)}.py is not registered: give it an entry")
+    registers.all_registered(register, table, RoutesInvalid)
     return routes
 
 
 def select(routes: Sequence[Route], globs: Sequence[str], quick: bool) -> list[Route]:
-    """The routes whose name or id matches one of the globs; without globs the quick ones, or all."""
-    if globs:
-        chosen = [r for r in routes if any(fnmatchcase(r.name, g) or fnmatchcase(r.id, g) for g in globs)]
-        if not chosen:
-            raise RoutesInvalid(f"no route matches {' '.join(globs)}")
-        return chosen
-    return [route for route in routes if route.quick or not quick]
+    """See `registers.select`."""
+    return registers.select(routes, globs, quick, RoutesInvalid)
 
 
 def _cases(folder: Path, id: str, entry: Any) -> list[Route]:
-    where = f"{folder / REGISTER}: {id}"
-    if not isinstance(entry, dict):
-        raise RoutesInvalid(f"{where} is no table")
-    if unknown := entry.keys() - _KEYS:
-        raise RoutesInvalid(f"{where}: {min(unknown)} is no key; there are {', '.join(sorted(_KEYS))}")
+    where = f"{folder / registers.REGISTER}: {id}"
+    registers.known_keys(where, entry, _KEYS, RoutesInvalid)
     script = folder / f"{id}.py"
     if not script.is_file():
         raise RoutesInvalid(f"{where}: no script {script.name}")
-    cases, special = entry.get("cases", [""]), entry.get("case", {})
-    if stray := special.keys() - set(cases):
-        raise RoutesInvalid(f"{where}: case.{min(stray)} is not among its cases")
     return [
         Route(
             id, case, script, str(entry.get("group", "")), tuple(entry.get("allow", ())),
             bool(entry.get("quick", False)), bool(entry.get("control", False)), bool(entry.get("late", False)),
-            {name: _expected(where, name, entry, special.get(case, {})) for name in WITNESSES},
+            {name: _expected(where, name, entry, special) for name in WITNESSES},
         )
-        for case in cases
+        for case, special in registers.cases_of(where, entry, RoutesInvalid)
     ]  # fmt: skip
 
 

@@ -99,10 +99,6 @@ class Actor:
     def name(self) -> str:
         return shown(self.comm, 64)
 
-    @property
-    def parent_identity(self) -> tuple[int, int]:
-        return self.ppid, self.parent_start_ns
-
 
 class Actors:
     """Follows the records and knows who is who. Holds the processes that live, `MAX_ACTORS` at most."""
@@ -150,13 +146,3 @@ class Actors:
     def alive(self) -> list[Actor]:
         """Those whose end is not in the record so far."""
         return list(self._alive.values())
-
-
-def parent_chain(actor: Actor, most: int = 8) -> list[Actor]:
-    """Its parents, nearest first."""
-    chain: list[Actor] = []
-    at = actor.parent
-    while at is not None and len(chain) < most:
-        chain.append(at)
-        at = at.parent
-    return chain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from caisson_runner.boxes import seccomp
@@ -77,8 +77,3 @@ def of_saw(route: str, saw: Mapping[str, object]) -> list[str]:
         if number in numbers:
             return [word]
     return [KERNEL if number else INERT]
-
-
-def sorted_words(words: Sequence[str]) -> str:
-    """For a cell of the table."""
-    return ", ".join(dict.fromkeys(words)) or "-"

@@ -19,16 +19,14 @@ case.b = { blocked = "seccomp" }  # where one case differs
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
+from caisson_runner import registers
 from caisson_runner.redteam.errors import RegisterInvalid
 
-REGISTER: Final = "routes.toml"
 FOLDERS: Final = ("egress", "local")
 NETWORKS: Final = ("none", "gate")
 ENGINES: Final = ("local-root", "local-rootless", "docker")
@@ -72,42 +70,27 @@ def load_register(folder: Path) -> list[Route]:
     """Every case of every route below ``folder``, in the registers' order. RegisterInvalid names what is wrong."""
     routes: list[Route] = []
     for name in FOLDERS:
-        register = folder / name / REGISTER
-        try:
-            with register.open("rb") as file:
-                table = tomllib.load(file)
-        except (OSError, tomllib.TOMLDecodeError) as problem:
-            raise RegisterInvalid(f"{register}: {problem}") from None
+        register = folder / name / registers.REGISTER
+        table = registers.read_register(register, RegisterInvalid)
         for id, entry in table.items():
             routes += _cases(register, id, entry)
-        if unregistered := {path.stem for path in register.parent.glob("*.py")} - table.keys():
-            raise RegisterInvalid(f"{register}: {min(unregistered)}.py is not registered: give it an entry")
+        registers.all_registered(register, table, RegisterInvalid)
     return routes
 
 
 def select(routes: Sequence[Route], globs: Sequence[str], quick: bool) -> list[Route]:
-    """The routes whose name or id matches one of the globs; without globs the quick ones, or all."""
-    if globs:
-        chosen = [r for r in routes if any(fnmatchcase(r.name, g) or fnmatchcase(r.id, g) for g in globs)]
-        if not chosen:
-            raise RegisterInvalid(f"no route matches {' '.join(globs)}")
-        return chosen
-    return [route for route in routes if route.quick or not quick]
+    """See `registers.select`."""
+    return registers.select(routes, globs, quick, RegisterInvalid)
 
 
 def _cases(register: Path, id: str, entry: Any) -> list[Route]:
     where = f"{register}: {id}"
-    if not isinstance(entry, dict):
-        raise RegisterInvalid(f"{where} is no table")
-    if unknown := entry.keys() - _KEYS:
-        raise RegisterInvalid(f"{where}: {min(unknown)} is no key; there are {', '.join(sorted(_KEYS))}")
+    registers.known_keys(where, entry, _KEYS, RegisterInvalid)
     script = register.parent / f"{id}.py"
     if script.is_file() == ("documented" in entry):
         raise RegisterInvalid(f"{where}: it needs a script {script.name}, or `documented`, and not both")
-    cases, special = entry.get("cases", [""]), entry.get("case", {})
-    if stray := special.keys() - set(cases):
-        raise RegisterInvalid(f"{where}: case.{min(stray)} is not among its cases")
-    return [_case(where, id, case, script, entry, special.get(case, {})) for case in cases]
+    cases = registers.cases_of(where, entry, RegisterInvalid)
+    return [_case(where, id, case, script, entry, special) for case, special in cases]
 
 
 def _case(where: str, id: str, case: str, script: Path, entry: Mapping[str, Any], special: Mapping[str, Any]) -> Route:

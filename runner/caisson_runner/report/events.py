@@ -27,26 +27,31 @@ def label(record: Record) -> str:
     return record.kind.name.lower() + (f" {op}" if op else "")
 
 
-def what(record: Record) -> str:
-    """The one thing that an event is about."""
+def subject(record: Record) -> str:
+    """The one thing that an event is about; nothing where it is told by numbers (forks, exits, sockets only made)."""
     if record.kind is Kind.EXEC:
         return command_line(record.argv or (record.asked or b"?",), LIMIT)
+    if record.kind is Kind.OPEN:
+        return shown(target(record) or record.asked or b"?", LIMIT)
+    if record.kind is Kind.CONNECT:
+        return shown(address(record.args[0], record.args[1], record.addr), LIMIT)
+    if record.kind is Kind.SOCKET and record.addr is not None:
+        return shown(address(record.args[1], record.args[2], record.addr), LIMIT)
+    places = [place for place in (record.place or record.asked, record.new_place or record.name) if place]
+    return " → ".join(shown(place, LIMIT) for place in places)
+
+
+def what(record: Record) -> str:
+    """A line's last column."""
     if record.kind is Kind.FORK:
         return f"{'thread' if record.flags & Flag.THREAD else 'pid'} {record.args[0]}"
     if record.kind is Kind.EXIT:
         if record.flags & Flag.THREAD:
             return "of a thread"
         return f"killed by {signal_name(record.args[1])}" if record.args[1] else f"code {record.args[0]}"
-    if record.kind is Kind.OPEN:
-        return shown(target(record) or record.asked or b"?", LIMIT)
-    if record.kind is Kind.CONNECT:
-        return shown(address(record.args[0], record.args[1], record.addr), LIMIT)
-    if record.kind is Kind.SOCKET:
-        if record.addr is not None:
-            return shown(address(record.args[1], record.args[2], record.addr), LIMIT)
+    if record.kind is Kind.SOCKET and record.addr is None:
         return FAMILIES.get(record.args[1], f"family {record.args[1]}")
-    places = [place for place in (record.place or record.asked, record.new_place or record.name) if place]
-    return " → ".join(shown(place, LIMIT) for place in places)
+    return subject(record)
 
 
 def line(record: Record, first_ns: int, harness: bool) -> str:

@@ -12,15 +12,12 @@ from typing import Any, Final
 
 from caisson_proto.record import Flag, Kind, Record
 
-from caisson_runner.bundle.activity import MAX_ITEMS, Identity, address
+from caisson_runner.bundle.activity import MAX_ITEMS, Identity
 from caisson_runner.bundle.places import target, writes
 from caisson_runner.bundle.reader import Bundle
-from caisson_runner.export.jsonl import op_name
 from caisson_runner.export.scene import Actor, Actors, Scene
 from caisson_runner.export.text import FAMILIES, command_line, errno_name, flag_names, shown, signal_name
-
-LIMIT: Final = 400
-"""Bytes of one string on the page; what is beyond is cut, and a … says so. The bundle has it whole."""
+from caisson_runner.report.events import LIMIT, label, subject
 
 MAX_EVENTS: Final = 250_000
 """Events of a page. Where a record has more, ordinary opens and looks give way to all the rest."""
@@ -152,34 +149,17 @@ def _note(told: Told, record: Record, paths: Collection[bytes]) -> None:
             seqs.append(record.seq)
 
 
-def label(record: Record) -> str:
-    """One or two words for what kind of event it is: ``open``, ``write`` (opened for writing), ``change rename``."""
-    if record.kind is Kind.OPEN:
-        return "write" if writes(record) else "open"
-    op = op_name(record)
-    return record.kind.name.lower() + (f" {op}" if op else "")
-
-
 def what(record: Record) -> str:
     """The one thing that an event is about, as text."""
-    if record.kind is Kind.EXEC:
-        return command_line(record.argv or (record.asked or b"?",), LIMIT)
     if record.kind is Kind.FORK:
         return f"{'thread' if record.flags & Flag.THREAD else 'made pid'} {record.args[0]}"
     if record.kind is Kind.EXIT:
         if record.flags & Flag.THREAD:
             return "thread ended"
         return f"killed by {signal_name(record.args[1])}" if record.args[1] else f"exit {record.args[0]}"
-    if record.kind is Kind.OPEN:
-        return shown(target(record) or record.asked or b"?", LIMIT)
-    if record.kind is Kind.CONNECT:
-        return shown(address(record.args[0], record.args[1], record.addr), LIMIT)
-    if record.kind is Kind.SOCKET:
-        if record.addr is not None:
-            return shown(address(record.args[1], record.args[2], record.addr), LIMIT)
+    if record.kind is Kind.SOCKET and record.addr is None:
         return f"{FAMILIES.get(record.args[1], f'family {record.args[1]}')} socket"
-    places = [place for place in (record.place or record.asked, record.new_place or record.name) if place]
-    return " → ".join(shown(place, LIMIT) for place in places) or f"arguments {record.args[1]:#x} {record.args[2]:#x}"
+    return subject(record) or f"arguments {record.args[1]:#x} {record.args[2]:#x}"
 
 
 def more(record: Record) -> str:

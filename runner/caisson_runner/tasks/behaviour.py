@@ -80,9 +80,7 @@ def load_behaviour(name: str, roots: tuple[Path, ...] = ()) -> Behaviour:
         known = behaviour_ids(roots)
         hint = near(name, known) or f"; known are {', '.join(known) or 'none'}"
         raise UnknownBehaviour(f"no behaviour {name!r}{hint}")
-    table = Table.read(directory / "behaviour.toml", SuiteMalformed)
-    if (schema := table.need_text("schema")) != SCHEMA:
-        raise table.wrong("schema", f"must be {SCHEMA!r}, is {schema!r}")
+    table = Table.of_schema(directory / "behaviour.toml", SuiteMalformed, SCHEMA)
     if (own := table.need_text("id")) != directory.name:
         raise table.wrong("id", f"must be the directory's name {directory.name!r}, is {own!r}")
     scripts = [script for script in ("run.sh", "run.py") if (directory / script).is_file()]

@@ -155,9 +155,7 @@ def _scenario(
 
 def load_catalogue(path: Path) -> Catalogue:
     """Read one file of scenarios. Raises SuiteMalformed."""
-    root = Table.read(path, SuiteMalformed)
-    if (schema := root.need_text("schema")) != SCHEMA:
-        raise root.wrong("schema", f"must be {SCHEMA!r}, is {schema!r}")
+    root = Table.of_schema(path, SuiteMalformed, SCHEMA)
     group, title, task = root.need_text("group"), root.need_text("title"), root.need_text("task")
     prelude = root.text("prelude") or ""
     harnesses: dict[str, tuple[str, ...]] = {}

@@ -191,10 +191,8 @@ def _answers(root: Table) -> tuple[str, ...]:
 
 def read_caisson_toml(file: Path) -> Extras:
     """Read one `caisson.toml`. Raises TaskMalformed with file, line and key."""
-    root = Table.read(file, TaskMalformed)
+    root = Table.of_schema(file, TaskMalformed, SCHEMA)
     directory = file.parent
-    if (schema := root.need_text("schema")) != SCHEMA:
-        raise root.wrong("schema", f"must be {SCHEMA!r}, is {schema!r}")
 
     visible_files: Path | None = None
     visible_tests: tuple[str, ...] = ()

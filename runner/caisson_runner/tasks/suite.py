@@ -207,9 +207,7 @@ def _plain(table: Table, key: str) -> str:
 def load_suite(name: str | Path, made: Path | None = None) -> Suite:
     """Load a suite by file or name. `made` is where tasks made at set-up lie. Raises SuiteMalformed."""
     path = find_suite(name)
-    root = Table.read(path, SuiteMalformed)
-    if (schema := root.need_text("schema")) != SCHEMA:
-        raise root.wrong("schema", f"must be {SCHEMA!r}, is {schema!r}")
+    root = Table.of_schema(path, SuiteMalformed, SCHEMA)
     suite_name, title = _plain(root, "name"), root.text("title")
     default_tasks = root.texts("tasks")
     experiments = tuple(_experiment(table, default_tasks, path.parent) for table in root.tables("experiments"))

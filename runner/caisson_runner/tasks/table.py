@@ -78,6 +78,14 @@ class Table:
             raise error(file, "", f"not TOML: {reason}", int(found[1]) if found else None) from None
         return cls(values, file=file, source=text, error=error)
 
+    @classmethod
+    def of_schema(cls, file: Path, error: type[Malformed], schema: str) -> Table:
+        """The same for a file that must say which schema it follows."""
+        table = cls.read(file, error)
+        if (said := table.need_text("schema")) != schema:
+            raise table.wrong("schema", f"must be {schema!r}, is {said!r}")
+        return table
+
     def name(self, key: str = "") -> str:
         """The dotted name of a key, as shown to a person."""
         parts = [*self.path, *([key] if key else [])]

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from caisson_runner.tasks.dockerfile import Recipe, parse_dockerfile
 from caisson_runner.tasks.errors import TaskMalformed, TaskNotFound, UnsupportedTask
@@ -49,6 +50,16 @@ class Task:
     def workspace(self) -> str:
         """Where the agent's work is expected; writes elsewhere become findings."""
         return self.extras.workspace or self.workdir
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``run.json`` says of it."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "digest": self.digest(),
+            "workspace": self.workspace,
+            "visible_tests": list(self.extras.visible_tests),
+        }
 
     @property
     def agent_timeout_s(self) -> float | None:

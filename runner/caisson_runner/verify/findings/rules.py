@@ -173,9 +173,7 @@ def _rule(table: Table) -> Rule:
 
 def load_rules(path: Path) -> Ruleset:
     """Read one rule file. Raises RulesMalformed with file, line and key."""
-    root = Table.read(path, RulesMalformed)
-    if (schema := root.need_text("schema")) != SCHEMA:
-        raise root.wrong("schema", f"must be {SCHEMA!r}, is {schema!r}")
+    root = Table.of_schema(path, RulesMalformed, SCHEMA)
     rules = tuple(_rule(table) for table in root.tables("rules"))
     root.finish()
     ids = [rule.id for rule in rules]
