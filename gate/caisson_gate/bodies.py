@@ -93,7 +93,7 @@ class Recording:
     """One body on its way into the store. Not finished means gone: its part file is removed by `drop`.
 
     A large body is hashed and written by a thread of its own, both of which Python does without its lock, so that one
-    box's download holds up no other box, and a slow disk none at all.
+    box's download holds up no other box; a disk that is slower for long does, once `PENDING` batches wait for it.
     """
 
     __slots__ = ("_behind", "_buffer", "_granted", "_hash", "_redact", "_store", "kept", "length")

@@ -8,11 +8,9 @@ Both are hints for a reader; nothing is decided by them.
 from __future__ import annotations
 
 import ipaddress
-import json
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from caisson_proto.record import Kind, Record
@@ -83,14 +81,3 @@ def destination(record: Record) -> tuple[str, int] | None:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return str(address), port
-
-
-def events(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a gate's journal; one that a killed gate left unfinished is passed over."""
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                event = json.loads(line)
-            except (ValueError, RecursionError):
-                return
-            yield event

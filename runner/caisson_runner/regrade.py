@@ -19,13 +19,12 @@ from typing import Any, ClassVar, Final
 from caisson_runner.boxes.engine import Change
 from caisson_runner.boxes.errors import BoxError, SnapshotNotFound
 from caisson_runner.boxes.store import Snapshot, SnapshotSpec
-from caisson_runner.bundle import RUN, UPPER, VERDICT, Bundle, BundleError, BundleWriter, unescape
+from caisson_runner.bundle import RUN, UPPER, VERDICT, Bundle, BundleError, BundleWriter, network, unescape
 from caisson_runner.bundle.check import Checked, verify
 from caisson_runner.bundle.digests import entry_of_bytes
 from caisson_runner.bundle.statement import STATEMENT
 from caisson_runner.bundle.writer import COVERAGE
 from caisson_runner.errors import CaissonError
-from caisson_runner.pids import events
 from caisson_runner.results import RUN_SCHEMA, Result, read_result
 from caisson_runner.run import agent_records
 from caisson_runner.session import Session
@@ -37,7 +36,6 @@ from caisson_runner.verify.findings import findings, gather
 from caisson_runner.verify.grader import Grader, Grades
 
 _NEW: Final = frozenset({RUN, VERDICT})
-GATE_EVENTS: Final = "gate/events.jsonl"
 """Files that the new bundle does not take over from the old one."""
 
 
@@ -147,7 +145,7 @@ def _verdict(
         harness=[record for record in records if record.seq > begin and record.seq not in mine],
         future=grades.future,
         stdout=bundle.read("logs/agent.stdout") if bundle.has("logs/agent.stdout") else b"",
-        gate=events(bundle.root / GATE_EVENTS) if bundle.has(GATE_EVENTS) else (),
+        gate=network.events(bundle.root / network.EVENTS) if bundle.has(network.EVENTS) else (),
     )
     return decide(trusting, grades.ground_truth, grades.held_out, findings(gathered, session.rules))
 

@@ -23,10 +23,10 @@ from caisson_runner.boxes.engine import Bind, Box, Capture, Command, Finished, O
 from caisson_runner.boxes.errors import BoxError, StateTooLarge
 from caisson_runner.boxes.local import uncancelled
 from caisson_runner.boxes.store import Snapshot
-from caisson_runner.bundle import BundleWriter, escape
+from caisson_runner.bundle import BundleWriter, escape, network
 from caisson_runner.bundle.canonical import dump_line
 from caisson_runner.gate import Plan, Way
-from caisson_runner.pids import events, tie
+from caisson_runner.pids import Found, tie
 from caisson_runner.results import RUN_SCHEMA, Result, SharedSlot, read_result
 from caisson_runner.session import Session
 from caisson_runner.tasks import AgentPlan, Task
@@ -117,7 +117,16 @@ class _Made:
     first_pid: int = 0
     snapshot: Snapshot | None = None
     way: Way | None = None
+    gate: Sequence[dict[str, Any]] = ()
+    tied: Sequence[Found] = ()
+    """The gate's events, and which process each of them is about."""
     trouble: str = ""
+
+    def read_gate(self) -> None:
+        """Once the gate is closed and the record is sealed."""
+        if self.way is not None:
+            self.gate = list(network.events(self.way.folder / "events.jsonl"))
+            self.tied = list(tie(self.gate, self.records))
 
 
 def _command(task: Task, agent: AgentPlan) -> Command:
@@ -166,7 +175,6 @@ def _verdict(task: Task, agent: AgentPlan, made: _Made, harness: set[int], rules
     if made.grades is None:
         return decide(made.trusting, Check("ground_truth", None, made.trouble or "the run was not graded"), None)
     grades = made.grades
-    gate = list(events(made.way.folder / "events.jsonl")) if made.way is not None else []
     own = list(agent_records(made.records, harness, made.first_pid))
     mine = {record.seq for record in own}
     begin = own[0].seq if own else 0
@@ -185,8 +193,8 @@ def _verdict(task: Task, agent: AgentPlan, made: _Made, harness: set[int], rules
         harness=[record for record in made.records if record.seq > begin and record.seq not in mine],
         future=grades.future,
         stdout=made.finished.stdout if made.finished is not None else b"",
-        gate=gate,
-        tied={one["seq"]: one["record"] for one in tie(gate, made.records) if "record" in one},
+        gate=made.gate,
+        tied={one["seq"]: one["record"] for one in made.tied if "record" in one},
     )
     return decide(made.trusting, grades.ground_truth, grades.held_out, findings(gathered, rules))
 
@@ -236,6 +244,7 @@ async def run_one(session: Session, task: Task, agent: AgentPlan, run_id: str, o
             phases["work"] = time.monotonic() - begun
         except* (BoxError, GateError, WitnessError, VerifyError) as failures:
             made.trouble = _told(failures)
+        made.read_gate()
         verdict = _verdict(task, agent, made, harness, session.rules)
         _write(bundle, session, task, [agent], run_id, seed, made, verdict, harness, begun, started, phases)
     return read_result(out)
@@ -284,6 +293,7 @@ async def run_shared(
                 bundle.add_events(evidence.events_path)
         except* (BoxError, GateError, WitnessError, VerifyError) as failures:
             made.trouble = _told(failures)
+        made.read_gate()
         spurious = [slot for slot in slots if not slot.is_poison and not slot.passed]
         reason = made.trouble or f"{len(spurious)} honest slot(s) fail in the shared box"
         verdict = decide(None, Check("ground_truth", None if made.trouble else not spurious, reason, "shared"), None)
@@ -417,7 +427,7 @@ def _write(
         bundle.add_file("gate/build.jsonl", built)
     if made.way is not None:
         with bundle.create("gate/pids.jsonl") as file:
-            file.writelines(dump_line(one) for one in tie(events(made.way.folder / "events.jsonl"), made.records))
+            file.writelines(dump_line(one) for one in made.tied)
     if made.capture is not None:
         bundle.add_changes(made.capture.changes)
     if made.finished is not None:

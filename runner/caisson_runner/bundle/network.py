@@ -17,6 +17,20 @@ _MANY: Final = 10_000
 _ASKED: Final = ("dns", "http", "ws", "tls", "tcp", "udp", "icmp", "packet")
 
 
+def events(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a gate's journal, unchecked; none where there is no file; a last one that was torn is left out."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                event = json.loads(line)
+            except (ValueError, RecursionError):
+                return  # a killed gate left it unfinished
+            if isinstance(event, dict):
+                yield event
+
+
 @dataclass(slots=True)
 class Asked:
     """One thing that was asked of the gate, however often."""
@@ -51,12 +65,12 @@ def asked_of(root: Path) -> list[Asked]:
         return []
     pids = {
         one["seq"]: one["pid"]
-        for one in _lines(root / PIDS)
+        for one in events(root / PIDS)
         if isinstance(one.get("seq"), int) and isinstance(one.get("pid"), int)
     }
     found: dict[tuple[str, str, str, str], Asked] = {}
     by_seq: dict[int, Asked] = {}
-    for event in _lines(root / EVENTS):
+    for event in events(root / EVENTS):
         kind, seq, of, size = (event.get(name) for name in ("kind", "seq", "of", "resp_len"))
         if kind == "http-done" and isinstance(of, int) and of in by_seq:
             one = by_seq.pop(of)
@@ -113,16 +127,3 @@ def _text(value: Any) -> str:
         except ValueError:
             return "?"
     return value if isinstance(value, str) else "" if value is None else str(value)
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                event = json.loads(line)
-            except (ValueError, RecursionError):
-                return  # a killed gate left it unfinished
-            if isinstance(event, dict):
-                yield event
