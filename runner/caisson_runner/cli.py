@@ -2,108 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-EXIT_CODES = """\b
-Exit codes:
-  0    done; for `run`: the verdict is pass
-  1    the verdict is fail, or a suite's results differ from what it expects
-  2    bad input: a missing task, a malformed suite, an unknown behaviour, a wrong option
-  3    infra: our side or the host failed, so there is no verdict
-  4    void: it would pass, but a disqualifying finding stands
-  130  interrupted (143 by SIGTERM); nothing is left running"""
-
-witness_option = click.option(
-    "--witness",
-    type=click.Choice(["auto", "ebpf", "strace", "none"]),
-    default="auto",
-    show_default=True,
-    is_eager=True,  # before --lossless, in whichever order they are written
-    help="What watches the box. auto takes the best one here and says which and why.",
+from caisson_runner.cli_bundle import bundle
+from caisson_runner.cli_gate import gate, redteam
+from caisson_runner.options import (
+    EXIT_CODES,
+    base_option,
+    engine_options,
+    gate_options,
+    json_option,
+    lossless_option,
+    rules_option,
+    witness_option,
 )
-
-
-def engine_options(command: F) -> F:
-    """--engine and --docker-host."""
-    engine = click.option(
-        "--engine",
-        type=click.Choice(["local", "docker"]),
-        default="local",
-        show_default=True,
-        help="What makes the boxes: namespaces of our own, or containers of a Docker daemon here (as root).",
-    )
-    host = click.option("--docker-host", metavar="URL", help="The daemon's address; without it DOCKER_HOST counts.")
-    return engine(host(command))
-
-
-def gate_options(command: F) -> F:
-    """--gate and what goes with it, as one argument ``gate``: the fields of `caisson_runner.gate.GateOptions`."""
-
-    @functools.wraps(command)
-    def together(*args: Any, **given: Any) -> Any:
-        names = ("policy", "record", "replay", "resolve", "upstream_ca")
-        return command(*args, gate={name: given.pop(name) for name in names}, **given)
-
-    file = click.Path(path_type=Path)
-    options = (
-        click.option("--gate", "policy", type=file, metavar="POLICY", help="What the box may reach: a TOML file."),
-        click.option("--record", is_flag=True, help="Keep bodies and flows of the gate, so that they can be replayed."),
-        click.option("--replay", type=file, metavar="BUNDLE", help="Answer from a recorded bundle, not from outside."),
-        click.option("--resolve", multiple=True, metavar="NAME=ADDR", help="Where the gate finds a name; repeatable."),
-        click.option(
-            "--upstream-ca",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            metavar="PEM",
-            help="Whom the gate trusts outside; not the host's.",
-        ),
-    )
-    for option in reversed(options):
-        together = option(together)
-    return together  # type: ignore[return-value]
-
-
-def _lossless(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    """The flag is one more name of a witness."""
-    if not wanted:
-        return
-    if context.params.get("witness", "auto") not in ("auto", "ebpf"):
-        raise click.BadParameter("only the witness ebpf can be lossless")
-    from caisson_runner.witness.choose import LOSSLESS
-
-    context.params["witness"] = LOSSLESS
-
-
-lossless_option = click.option(
-    "--lossless",
-    is_flag=True,
-    expose_value=False,
-    callback=_lossless,
-    help="Let the box stand still rather than outrun its record: nothing is dropped, however much it does.",
-)
-rules_option = click.option(
-    "--rules",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file of your own rules for findings, beside those that come with Caisson. Repeatable.",
-)
-base_option = click.option(
-    "--base",
-    "bases",
-    multiple=True,
-    metavar="IMAGE=PATH",
-    help="What stands in for an image named in FROM: a root filesystem tar, or `host`. Repeatable.",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, for machines.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
@@ -318,141 +237,6 @@ def stats(folder: Path, other: Path | None, by: Any, agent: str, other_agent: st
 
 
 @cli.group()
-def bundle() -> None:
-    """Look into evidence bundles."""
-
-
-@bundle.command("show")
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--all", "everything", is_flag=True, help="Also what is usually noise: library look-ups, caches.")
-@json_option
-def bundle_show(path: Path, everything: bool, as_json: bool) -> None:
-    """Print what the agent did: processes, files written, tests touched, connects tried, the verdict.
-
-    \b
-    caisson-run bundle show caisson-out/…/runs/E1-cheat-conftest
-    """
-    from caisson_runner.commands.bundle import bundle_show_command
-
-    sys.exit(bundle_show_command(path, everything, as_json))
-
-
-KINDS = ("fork", "exec", "exit", "open", "connect", "change", "look", "pass", "cross", "socket")
-
-
-@bundle.command("events")
-@click.argument("path", metavar="BUNDLE", type=click.Path(path_type=Path))
-@click.option("--pid", type=click.IntRange(min=0), help="Only of this process.")
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only of this kind. Repeatable.")
-@click.option("--path", "paths", multiple=True, metavar="GLOB", help="Only about such a path; * spans /. Repeatable.")
-@click.option("--errno", "errors", multiple=True, metavar="ERRNO", help="Only with this result: ENOENT, 2. Repeatable.")
-@click.option("--failed", is_flag=True, help="Only what was refused or failed.")
-@click.option("--start", default="0", metavar="TIME", help="Only from then on: boot clock in ns, or +SECONDS.")
-@click.option("--end", metavar="TIME", help="Only before then.")
-@click.option("--agent", "harness", flag_value=False, default=None, type=bool, help="Only what the agent did.")
-@click.option("--harness", "harness", flag_value=True, type=bool, help="Only what the harness's own check did.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N of them.")
-@click.option("--json", "as_json", is_flag=True, help="JSON Lines: an event a line, as `bundle export -f jsonl`.")
-def bundle_events(
-    path: Path,
-    pid: int | None,
-    kinds: Sequence[str],
-    paths: Sequence[str],
-    errors: Sequence[str],
-    failed: bool,
-    start: str,
-    end: str | None,
-    harness: bool | None,
-    limit: int | None,
-    as_json: bool,
-) -> None:
-    """Print the events of a bundle's record, as it is read: a record of any length takes no more memory.
-
-    Exit code 0, also when no event is as asked for.
-
-    \b
-    caisson-run bundle events my-run --kind exec --agent
-    caisson-run bundle events my-run --path '/solution*' --failed
-    caisson-run bundle events my-run --start +1.5 --end +2 --json
-    """
-    from caisson_runner.commands.events import bundle_events_command
-
-    sys.exit(bundle_events_command(path, pid, kinds, paths, errors, failed, start, end, harness, limit, as_json))
-
-
-@bundle.command("diff")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
-@click.option("--all", "everything", is_flag=True, help="Also caches, scratch files and reads of the system.")
-@json_option
-def bundle_diff(a: Path, b: Path, everything: bool, as_json: bool) -> None:
-    """Say what the agent of one bundle did that the other's did not, and what came of it.
-
-    Pids, times and how often are not compared. Exit code 0 when nothing differs, 1 when something does, 2 when one
-    of them is no bundle.
-
-    \b
-    caisson-run bundle diff runs/E1-honest-fix runs/E1-cheat-conftest
-    """
-    from caisson_runner.commands.difference import bundle_diff_command
-
-    sys.exit(bundle_diff_command(a, b, everything, as_json))
-
-
-@bundle.command("verify")
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--key", default="", metavar="KEY", help="Who must have signed it: a key id, or a public key's PEM file.")
-@json_option
-def bundle_verify(path: Path, key: str, as_json: bool) -> None:
-    """Check that a bundle is what was signed; name the first file, and byte, that was changed.
-
-    \b
-    caisson-run bundle verify caisson-out/…/runs/E1-cheat-conftest
-    caisson-run bundle verify their-bundle --key their.pub
-    """
-    from caisson_runner.commands.bundle import bundle_verify_command
-
-    sys.exit(bundle_verify_command(path, key, as_json))
-
-
-@bundle.command("key")
-def bundle_key() -> None:
-    """Print the public key that bundles made here are signed with, for those who are to check them."""
-    from caisson_runner.commands.bundle import bundle_key_command
-
-    sys.exit(bundle_key_command())
-
-
-FORMATS = ("jsonl", "ocsf", "ecs", "tetragon", "perfetto", "csv", "parquet", "harbor", "atif")
-
-
-@bundle.command("export")
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("-f", "--format", "name", type=click.Choice(FORMATS), required=True, help="See docs/bundle.md.")
-@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="A new file (harbor: folder). [stdout]")
-@click.option("--start", type=click.IntRange(min=0), default=0, metavar="NS", help="Only events from this time on.")
-@click.option("--end", type=click.IntRange(min=0), metavar="NS", help="Only events before this time.")
-@click.option("--pid", type=click.IntRange(min=0), help="Only events of this process.")
-@click.option(
-    "--trajectory",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="atif: the agent's own trajectory, to have what was witnessed put beside what it claims.",
-)
-def bundle_export(
-    path: Path, name: str, out: Path | None, start: int, end: int | None, pid: int | None, trajectory: Path | None
-) -> None:
-    """Write a bundle in a format of other tools. Times are CLOCK_BOOTTIME in ns, as in the record.
-
-    \b
-    caisson-run bundle export my-run -f perfetto -o trace.json
-    caisson-run bundle export my-run -f ocsf | jq .class_uid
-    """
-    from caisson_runner.commands.bundle import bundle_export_command
-
-    sys.exit(bundle_export_command(path, name, out, start, end, pid, trajectory))
-
-
-@cli.group()
 def snapshot() -> None:
     """Make, list and remove the immutable states that boxes are forked from."""
 
@@ -539,138 +323,8 @@ def compare(
     sys.exit(compare_command(globs, quick, loads, sockets, as_json, write_docs))
 
 
-@cli.group()
-def redteam() -> None:
-    """Try to get out of our own boxes."""
-
-
-@redteam.command("routes", epilog=EXIT_CODES)
-@click.option(
-    "--engine",
-    type=click.Choice(["all", "local", "local-root", "local-rootless", "docker"]),
-    default="all",
-    show_default=True,
-    help="Whose boxes. all: every engine that can be had here; root tries the plain user's as well.",
-)
-@click.option("--only", multiple=True, metavar="GLOB", help="Only routes whose name matches. Repeatable.")
-@click.option("--quick", is_flag=True, help="The routes that matter most: under five minutes.")
-@click.option("--task", default="", metavar="PATH", help="In boxes of this task: what applies to it.")
-@click.option("--docker-host", default="", metavar="URL", help="The daemon's address; without it DOCKER_HOST counts.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Where records go.  [default: caisson-out/redteam]")
-@click.option("--sarif", type=click.Path(dir_okay=False, path_type=Path), help="Write what is wrong as SARIF too.")
-@click.option("--write-docs", is_flag=True, help="Write docs/egress.md as well.")
-@witness_option
-@base_option
-@json_option
-def redteam_routes(
-    engine: str,
-    only: Sequence[str],
-    quick: bool,
-    task: str,
-    docker_host: str,
-    out: Path | None,
-    sarif: Path | None,
-    write_docs: bool,
-    witness: str,
-    bases: Sequence[str],
-    as_json: bool,
-) -> None:
-    """Run every known way out of a box for real, and say what was reached, what blocked it and what recorded it.
-
-    The outside is a network namespace of our own with canaries and no way out of it; nothing leaves the machine.
-    Fails when a route reached what it must not, was stopped by something else than declared, or went unrecorded.
-
-    \b
-    sudo caisson-run redteam routes --quick
-    caisson-run redteam routes --engine local --only 'local-*' --json
-    """
-    from caisson_runner.redteam.command import Wanted, redteam_command
-
-    wanted = Wanted(engine, tuple(only), quick, witness, docker_host, task, tuple(bases), out)
-    sys.exit(redteam_command(wanted, as_json, sarif, write_docs))
-
-
-@cli.group()
-def gate() -> None:
-    """Policies of the gate, on paper: check, explain and convert them before any box has one."""
-
-
-@gate.command("lint", epilog=EXIT_CODES)
-@click.argument("policy", type=click.Path(path_type=Path))
-@click.option("--strict", is_flag=True, help="Warnings fail: exit code 1.")
-@click.option("--expand", is_flag=True, help="Write the whole policy to stdout: bundles expanded, defaults filled in.")
-@json_option
-def gate_lint(policy: Path, strict: bool, expand: bool, as_json: bool) -> None:
-    """Say what is wrong with a policy, and what it lets through that may not be meant.
-
-    POLICY is a policy's TOML file, or a task (its folder or task.toml).
-
-    \b
-    caisson-run gate lint policy.toml
-    caisson-run gate lint policy.toml --expand > whole.toml
-    """
-    from caisson_runner.commands.gate import gate_lint_command
-
-    sys.exit(gate_lint_command(policy, strict, expand, as_json))
-
-
-@gate.command("explain", epilog=EXIT_CODES)
-@click.argument("policy", type=click.Path(path_type=Path))
-@click.argument("url")
-@click.option("-X", "--method", default="GET", show_default=True, help="The request's method.")
-@click.option("--phase", type=click.Choice(["build", "agent", "verify"]), default="agent", show_default=True)
-@click.option("--sni", help="Another server name in the TLS handshake than the URL's.")
-@click.option("--host", help="Another Host header than the URL's.")
-@click.option("--address", help="What the name resolves to.")
-@click.option("--length", type=click.IntRange(min=0), help="Bytes of the request's body.")
-@json_option
-def gate_explain(
-    policy: Path,
-    url: str,
-    method: str,
-    phase: str,
-    sni: str | None,
-    host: str | None,
-    address: str | None,
-    length: int | None,
-    as_json: bool,
-) -> None:
-    """Say what a policy makes of one URL: each step, the rule that decides, and the reason. Nothing is sent.
-
-    Exit code 0 when the request would pass, 1 when it would be refused.
-
-    \b
-    caisson-run gate explain policy.toml https://docs.example.test/guide
-    caisson-run gate explain policy.toml https://api.example.test/v1 -X POST --length 5000
-    """
-    from caisson_runner.commands.gate import gate_explain_command
-
-    known = {
-        "sni": None if sni is None else os.fsencode(sni),
-        "host": None if host is None else os.fsencode(host),
-        "address": address,
-        "length": length,
-    }
-    sys.exit(gate_explain_command(policy, url, method, phase, known, as_json))
-
-
-@gate.command("convert", epilog=EXIT_CODES)
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--from",
-    "kind",
-    type=click.Choice(["harbor", "sandbox-runtime", "gh-aw"]),
-    help="The file's format; without it .toml is harbor, .json sandbox-runtime, everything else gh-aw.",
-)
-def gate_convert(file: Path, kind: str | None) -> None:
-    """Write the policy that another tool's file amounts to: a task.toml, sandbox-runtime settings, an agentic workflow.
-
-    \b
-    caisson-run gate convert my-task/task.toml > policy.toml
-    """
-    from caisson_runner.commands.gate import gate_convert_command
-
-    sys.exit(gate_convert_command(file, kind))
+for group in (bundle, redteam, gate):
+    cli.add_command(group)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from caisson_runner.bundle import Bundle
-from caisson_runner.cli import FORMATS as NAMES
 from caisson_runner.cli import cli
+from caisson_runner.cli_bundle import FORMATS as NAMES
 from caisson_runner.export import FORMATS
 from caisson_runner.export.errors import ExportError
 from click.testing import CliRunner, Result
