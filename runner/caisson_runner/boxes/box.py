@@ -262,12 +262,17 @@ class LocalBox:
         """By the pid namespace, at one stroke, frozen or not.
 
         Not by cgroup.kill: after it Linux 6.18 also kills whatever is later forked into that cgroup (its kill counter
-        is compared with that of the forking process's own cgroup), and commands are started that way.
+        is compared with that of the forking process's own cgroup), and commands are started that way. They are gone
+        when this returns: what is still on its way out is nobody's that was left running.
         """
         try:
             await self._signal_all(signal.SIGKILL)
         except BoxGone:
-            pass
+            return
+        for _ in range(200):
+            if not await self.processes():
+                return
+            await asyncio.sleep(0.01)
 
     async def freeze(self) -> None:
         """Stop every process of the box; CgroupError when one does not stand still."""
@@ -297,10 +302,6 @@ class LocalBox:
         for process in self._processes:
             await process.gone()
         await self.thaw()
-        for _ in range(200):
-            if not await self.processes():
-                return
-            await asyncio.sleep(0.01)
 
     async def processes(self) -> list[tuple[int, bytes]]:
         """Host pid and command line (or name) of every live process of the box, its init left out."""
